@@ -1,6 +1,6 @@
 """Tables in Markdown, written whole or printed row by row as figures come."""
 
-import numpy as np
+import math
 
 
 def line(cells):
@@ -14,9 +14,12 @@ def formatted(forms, *values):
 
 def with_deviation(values, digits=0):
     """Text of the mean of values, with their standard deviation if there are several."""
-    values = np.asarray(values, dtype=float)
-    deviation = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{values.mean():.{digits}f}{deviation}"
+    values = [float(value) for value in values]
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return f"{mean:.{digits}f}"
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
 
 def header(columns):

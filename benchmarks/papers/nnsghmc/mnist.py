@@ -52,7 +52,7 @@ from benchmarks.papers.nnsghmc.digits import (
     split,
 )
 from benchmarks.study import option, parser_of, set_up, switch
-from benchmarks.tables import show
+from benchmarks.tables import formatted, show
 
 STEPS, SHORT_STEPS = 100, 200
 NO_ENERGY = 1e12  # a unit of energy beside which all energies are 0, so that networks do not see them
@@ -100,15 +100,18 @@ def compare(problem, sampler, train, test, chains, seconds, seeds, only_these, t
             continue
         net = network(sizes, activation)
         if tuned:
-            loss = lambda ε: run(settings(ε), net, *parts, chains, seconds / 4, 0)[1]  # noqa: E731, B023
+
+            def loss(ε, net=net, settings=settings):
+                return run({**settings, "step_size": ε}, net, *parts, chains, seconds / 4, 0)[1]
+
             chosen, tried = best_of(loss, chosen, factor)
             print(name, {f"{ε:.3g}": f"{value:.0f}" for ε, value in tried.items()}, flush=True)
-        found = [run(settings(chosen), net, train, test, chains, seconds, 1 + seed) for seed in range(seeds)]
+        made = {**settings, "step_size": chosen}
+        found = [run(made, net, train, test, chains, seconds, 1 + seed) for seed in range(seeds)]
         accuracy, likelihood, steps = torch.tensor(found, dtype=torch.double).T
         each = ", ".join(f"{value:.0f}" for value in likelihood)
-        rows.append(
-            [name, f"{chosen:.3g}", f"{accuracy.mean():.2f}", f"{likelihood.mean():.0f}", each, f"{steps.mean():.0f}"]
-        )
+        cells = formatted(".2f .0f .0f", accuracy.mean(), likelihood.mean(), steps.mean())
+        rows.append([name, f"{chosen:.3g}", *cells[:2], each, cells[2]])
         print(rows[-1], flush=True)
     print(f"\n## {problem}: {'-'.join(map(str, sizes))}, {chains} chains, {seconds:g} s of the processor\n")
     show(["sampler", "step size", "accuracy, %", "negative log-likelihood", "of each seed", "steps"], rows)
