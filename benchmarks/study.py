@@ -54,7 +54,7 @@ def _kind(default):
 
 
 def set_up(dtype=torch.float64):
-    """Make a dtype the default, and use as many threads as OMP_NUM_THREADS says, one if it is not set."""
+    """Make a dtype the default, and use OMP_NUM_THREADS threads, one if it is not set."""
     torch.set_default_dtype(dtype)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
