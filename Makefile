@@ -85,6 +85,7 @@ docs: $(VENV)/.installed-for-docs
 # Into docs/images, which the repository has.
 figures: env
 	$(BIN)/python docs/figures.py
+	$(BIN)/python docs/benchmark_figures.py
 
 env: $(VENV)/.installed
 

@@ -32,37 +32,44 @@ class Part(NamedTuple):
     command: str
 
 
-PAGE, ARM, PAPERS = "benchmarks.md", "understand/robot_arm.md", "reproduction.md"
+FOLDER = "benchmarks/"
+"""Its pages are about the benchmarks alone."""
+RATES, KERNELS, OPTIMISERS, LENGTHS, MSD, GRADIENTS, NETWORKS = (
+    f"{FOLDER}{name}.md"
+    for name in ("rates", "kernels", "optimisers", "lengths", "msd", "stochastic_gradients", "networks")
+)
+ARM, PAPERS = "understand/robot_arm.md", "reproduction.md"
 HIERARCHIES = "schools|rats|pumps|seeds|baseball|epilepsy|radon|dugongs|regression|horseshoe|leukaemia"
 SERIES = "Gaussian process|AR(|volatility|GARCH|Nile|hidden|item|mixture|correlations|funnel|Rosenbrock"
 MATRICES = "exercises|reduced|cointegration|components|alignment|directions|Florentine"
 PARTS = {
-    "rates_v22": Part(PAGE, "speed.rates --only 'paper, V(2,2)' --chains 4"),
-    "rates_v32": Part(PAGE, "speed.rates --only 'paper, V(3,2)' --chains 4"),
-    "rates_langevin": Part(PAGE, "speed.rates --only Langevin --chains 4"),
-    "rates_many_chains": Part(PAGE, "speed.rates --chains 64"),
-    "rates_larger_matrices": Part(PAGE, "speed.rates --only matrices"),
-    "rates_larger_components": Part(PAGE, "speed.rates --only PCA"),
+    "rates_v22": Part(RATES, "speed.rates --only 'paper, V(2,2)' --chains 4"),
+    "rates_v32": Part(RATES, "speed.rates --only 'paper, V(3,2)' --chains 4"),
+    "rates_langevin": Part(RATES, "speed.rates --only Langevin --chains 4"),
+    "rates_many_chains": Part(RATES, "speed.rates --chains 64"),
+    "rates_larger_matrices": Part(RATES, "speed.rates --only matrices"),
+    "rates_larger_components": Part(RATES, "speed.rates --only PCA"),
     "paper_tables": Part(PAPERS, "papers.ohmc.paper_tables"),
     "exponentials": Part(PAPERS, "papers.ohmc.exponentials"),
     "robot_arm_readings": Part(PAPERS, "papers.msd.paper_table"),
-    **{name: Part(PAGE, f"speed.{name}") for name in ("native_kernels", "gradients", "expansions", "optimisers")},
-    "msd_agreement": Part(PAGE, "accuracy.msd.agreement"),
-    "msd_bias": Part(PAGE, "accuracy.msd.bias"),
-    "msd_logistic": Part(PAGE, "speed.msd.collinear --posteriors 'collinear logistic'"),
-    "msd_linear": Part(PAGE, "speed.msd.collinear --posteriors 'collinear linear'"),
-    "msd_step_cost": Part(PAGE, "speed.msd.step_cost"),
+    **{name: Part(KERNELS, f"speed.{name}") for name in ("native_kernels", "gradients", "expansions")},
+    "optimisers": Part(OPTIMISERS, "speed.optimisers"),
+    "msd_agreement": Part(MSD, "accuracy.msd.agreement"),
+    "msd_bias": Part(MSD, "accuracy.msd.bias"),
+    "msd_logistic": Part(MSD, "speed.msd.collinear --posteriors 'collinear logistic'"),
+    "msd_linear": Part(MSD, "speed.msd.collinear --posteriors 'collinear linear'"),
+    "msd_step_cost": Part(MSD, "speed.msd.step_cost"),
     "robot_arm_steps": Part(ARM, "papers.msd.robot_arm_steps"),
     "robot_arm": Part(ARM, "papers.msd.robot_arm"),
     "robot_arm_small": Part(ARM, "papers.msd.robot_arm --start small --samplers MSD 'MSD, Jeffreys' HMC30 HMC100"),
     "robot_arm_cost": Part(ARM, "papers.msd.robot_arm_cost"),
-    "networks": Part(PAGE, "accuracy.networks.quality --only plain"),
-    "networks_orthogonal": Part(PAGE, "accuracy.networks.quality --only orthogonal --seeds 2"),
+    "networks": Part(NETWORKS, "accuracy.networks.quality --only plain"),
+    "networks_orthogonal": Part(NETWORKS, "accuracy.networks.quality --only orthogonal --seeds 2"),
     "noisy_matrix": Part(PAPERS, "papers.ohmc.noisy_matrix"),
-    "stochastic_bias": Part(PAGE, "accuracy.stochastic_gradients"),
-    "lengths": Part(PAGE, f"speed.tuning.lengths --published --only '{HIERARCHIES}'"),
-    "lengths_series": Part(PAGE, f"speed.tuning.lengths --published --only '{SERIES}'"),
-    "lengths_matrices": Part(PAGE, f"speed.tuning.lengths --published --only '{MATRICES}'"),
+    "stochastic_bias": Part(GRADIENTS, "accuracy.stochastic_gradients"),
+    "lengths": Part(LENGTHS, f"speed.tuning.lengths --published --only '{HIERARCHIES}'"),
+    "lengths_series": Part(LENGTHS, f"speed.tuning.lengths --published --only '{SERIES}'"),
+    "lengths_matrices": Part(LENGTHS, f"speed.tuning.lengths --published --only '{MATRICES}'"),
     "low_rank": Part("understand/ohmc.md", "speed.tuning.low_rank"),
     "drift": Part("understand/ohmc.md", "speed.drift"),
     "stochastic_steps": Part("understand/stochastic_gradients.md", "speed.stochastic_gradients"),
@@ -89,7 +96,7 @@ def inserted(page, name, figures):
 
 
 def below_a_section(text):
-    """Figures with each heading one level down, since the page of benchmarks has a section for each subject."""
+    """Figures with each heading one level down, since pages of benchmarks have them in sections."""
     return re.sub(r"^#+ ", r"#\g<0>", text, flags=re.MULTILINE)
 
 
@@ -127,7 +134,7 @@ def main(argv=None):
         page, command = PARTS[name][0], f"benchmarks.{PARTS[name].command}"
         started, of_processor = time.perf_counter(), processor_seconds()
         text, ended = printed(shlex.split(command), arguments.threads)
-        text = below_a_section(text) if page == PAGE else text
+        text = below_a_section(text) if page.startswith(FOLDER) else text
         times = time.perf_counter() - started, processor_seconds() - of_processor
         figures = section(command, text, *times, arguments.threads)
         print(figures.partition(text.strip())[0] if ended else f"\n`{command}` failed.", flush=True)

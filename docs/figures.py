@@ -44,7 +44,7 @@ from pyro_manifold.diagnostics import (
 )
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import MCMC, MSD, OHMC, Predictive, calibrate
-from pyro_manifold.infer.mcmc.hmc import CayleyMechanics
+from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics
 from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.nn import to_bayesian_
 

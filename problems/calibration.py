@@ -19,8 +19,8 @@ import torch
 from pyro.infer import NUTS
 from torch.distributions import biject_to
 
+from pyro_manifold.contrib.calibration import Uniformity
 from pyro_manifold.density import BatchedDensity, Batches, Minibatch, target_from_model
-from pyro_manifold.diagnostics import Uniformity
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC
 from pyro_manifold.manifolds import Stiefel

@@ -2,7 +2,7 @@
 
 import torch
 
-from pyro_manifold.infer.mcmc.hmc import (
+from pyro_manifold.infer.mcmc.mechanics import (
     CayleyMechanics,
     ColumnMechanics,
     EuclideanMechanics,

@@ -23,7 +23,7 @@ LONGEST = (
     "test_examples.py::test_collinear_regression",
     "test_site.py::test_the_site",
     "test_autoguide.py::test_stiefel_guide_recovers_a_gaussian_and_its_factor_from_any_start",
-    "test_conformance.py::test_another_process_goes_on_bit_for_bit",
+    "test_conformance.py::test_another_process_continues_bit_for_bit",
     "test_documentation.py::test_blocks_run",
     "test_attacks.py::test_a_branch_that_a_tracer_cannot_see",
     "test_examples.py::test_social_networks",

@@ -17,7 +17,7 @@ from pyro_manifold.infer.autoguide import (
     AutoProductStiefelLowRankMultivariateNormal,
     AutoStiefelLowRankMultivariateNormal,
 )
-from pyro_manifold.infer.mcmc.hmc import CayleyMechanics
+from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics
 from pyro_manifold.manifolds import Stiefel, polar_factor
 
 pytestmark = pytest.mark.gpu

@@ -32,7 +32,7 @@ from benchmarks.pictures import pyplot
 from benchmarks.study import option, read
 from benchmarks.tables import table
 from problems.calibration import QUANTITIES, draw_by_nuts, draw_vectorised, ranks, simulate
-from pyro_manifold.diagnostics import BINS, Uniformity
+from pyro_manifold.contrib.calibration import BINS, Uniformity
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT, GeodesicSlice
 

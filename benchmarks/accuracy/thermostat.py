@@ -34,7 +34,7 @@ from benchmarks.study import read, switch
 from benchmarks.tables import formatted, show
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, SGNHT
-from pyro_manifold.infer.mcmc.hmc import GeodesicMechanics
+from pyro_manifold.infer.mcmc.mechanics import GeodesicMechanics
 from pyro_manifold.manifolds import Stiefel
 
 ROWS, BATCH, FRICTION = 1000, 50, 0.1

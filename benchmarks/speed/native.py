@@ -43,7 +43,7 @@ def rows(problems, counts):
             run, move, settings = transition(problem, chains)
             eager = microseconds_of_a_step(run, move, settings)
             with stopwatch() as native:
-                run.compilation.make(run.state)
+                run.policy.make(run.state)
             here = microseconds_of_a_step(run, move, settings) if move.graph.backend == "native" else "–"
             with stopwatch() as theirs:
                 compiled = transition(problem, chains, jit_compile=True)

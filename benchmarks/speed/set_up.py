@@ -55,10 +55,10 @@ def parts():
 
     loop.compiled = timed
     kernel = OHMC(model)
-    prepare = kernel.prepare
+    run_of = kernel.run_of
 
     def prepared(*arguments):
-        run = prepare(*arguments)
+        run = run_of(*arguments)
         clock.append(time.perf_counter())
         return run
 
@@ -66,7 +66,7 @@ def parts():
         if len(clock) == len(PARTS) - 2:
             clock.append(time.perf_counter())
 
-    kernel.prepare = prepared
+    kernel.run_of = prepared
     MCMC(kernel, 500, 500, num_chains=4, hook_fn=look, disable_progbar=True).run()
     clock.append(time.perf_counter())
     seconds = [later - earlier for earlier, later in itertools.pairwise(clock)]

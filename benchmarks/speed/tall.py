@@ -67,7 +67,7 @@ def seconds_of_a_step(problem, chains, native, column_masses=False, seconds=SECO
     run = OHMC(problem.pyro_model, adapt_step_size=False, adapt_mass_matrix=False, **fixed).prepare(chains, 0, None)
     move, settings = run.transitions[-1], run.tuning.settings(1)
     if native:
-        run.compilation.make(run.state)
+        run.policy.make(run.state)
         if move.graph.backend != "native":
             return float("nan")
     counts = 1, 1 + STEPS

@@ -23,6 +23,7 @@ from pyro_manifold.compiled.passes import (
     run,
     simplified,
 )
+from pyro_manifold.compiled.policy import CompilationPolicy
 from pyro_manifold.compiled.refusals import NotTraced
 from pyro_manifold.compiled.rewriting import ATEN, call, rewrite, writes
 from pyro_manifold.compiled.rounding import with_other_rounding

@@ -65,7 +65,7 @@ class Batches(Saved):
         self._last: tuple[tuple[int, int], Batch] | None = None
 
     @property
-    def whole(self) -> bool:
+    def is_full(self) -> bool:
         """True if the only batch is that of all data."""
         return self._plates_of is None
 

@@ -99,7 +99,7 @@ class ModelTarget(Target):
         return super().positions(values) if self.joint is None else self.joint.positions(values)
 
     @property
-    def takes_batches(self) -> bool:
+    def is_subsampled(self) -> bool:
         return self.minibatch_of is not None
 
     def on(self, batch: Batch) -> Minibatch:

@@ -63,7 +63,7 @@ class Target:
         return frozenset()
 
     @property
-    def takes_batches(self) -> bool:
+    def is_subsampled(self) -> bool:
         """True if the density is that of a part of the data at a time."""
         return False
 

@@ -1,5 +1,7 @@
 """Diagnostics of draws: convergence, alignment of loadings, subspaces, plots, export to ArviZ."""
 
+from typing import TYPE_CHECKING
+
 from pyro_manifold.compiled import NotTraced
 from pyro_manifold.diagnostics.aligned import AlignedDraws, align_draws
 from pyro_manifold.diagnostics.alignment import (
@@ -11,7 +13,6 @@ from pyro_manifold.diagnostics.alignment import (
     nearest_signs,
 )
 from pyro_manifold.diagnostics.arviz import to_inferencedata
-from pyro_manifold.diagnostics.calibration import Calibration
 from pyro_manifold.diagnostics.checks import check_flag, check_same_number
 from pyro_manifold.diagnostics.convergence import Measure, check_superchains, convergence, nested_r_hat, varies
 from pyro_manifold.diagnostics.deterministic import deterministic_by_chain, deterministic_values
@@ -47,6 +48,7 @@ from pyro_manifold.diagnostics.likelihood import (
     pointwise_log_likelihood,
     warn_of_factors,
 )
+from pyro_manifold.diagnostics.missed_regions import find_missed_regions
 from pyro_manifold.diagnostics.modes import Modes, modes
 from pyro_manifold.diagnostics.plots import (
     plot_biplot,
@@ -79,16 +81,10 @@ from pyro_manifold.diagnostics.summary import summarise
 from pyro_manifold.diagnostics.symmetries import symmetries
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 from pyro_manifold.diagnostics.table import table
-from pyro_manifold.diagnostics.uniformity import (
-    BINS,
-    NUMBERS_OF_DRAWS,
-    Uniformity,
-    autocorrelation,
-    number_of_draws,
-    ranks_of_points,
-    spaced,
-)
-from pyro_manifold.diagnostics.unvisited import places
+from pyro_manifold.lookup import looked_up
+
+if TYPE_CHECKING:
+    from pyro_manifold.contrib.calibration import Calibration
 
 __all__ = [
     "AlignedDraws",
@@ -130,3 +126,5 @@ __all__ = [
     "to_inferencedata",
     "varimax",
 ]
+
+__getattr__, __dir__ = looked_up(__name__, {"calibration": ["Calibration"]}, of_pyro=False)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.diagnostics.known import known_quantities
+from pyro_manifold.diagnostics.missed_regions import FALSE_ALARMS, find_missed_regions
 from pyro_manifold.diagnostics.posterior import Posterior
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
-from pyro_manifold.diagnostics.unvisited import FALSE_ALARMS, places
 
 _DISTANCE = "mean square distance"
 _PARTS = 8
@@ -167,10 +167,10 @@ def _distance(values: Tensor, draws: Tensor) -> Tensor:
 def _unless_apart(label: Tensor, groups: Sequence[_Group], states: int) -> Tensor:
     """Return the nearest group; for particles apart from it, another group that includes them, else ``len(groups)``."""
     found = [
-        places(group.own, group.other, label == k, states=states, false_alarms=FALSE_ALARMS / len(groups))
+        find_missed_regions(group.own, group.other, label == k, states=states, false_alarms=FALSE_ALARMS / len(groups))
         for k, group in enumerate(groups)
     ]
-    apart = torch.stack([each.apart for each in found]).any(0)
-    inside = torch.stack([each.inside for each in found])
+    apart = torch.stack([each.missed for each in found]).any(0)
+    inside = torch.stack([each.visited for each in found])
     another = torch.where(inside.any(0), inside.to(torch.uint8).argmax(0), len(groups))
     return torch.where(apart, another, label)

@@ -76,7 +76,8 @@ def open_posterior(path: str | Path, program: Program | None = None) -> Posterio
         with the first draws, so that alignment needs no model.
 
     Raises:
-        ValueError: if there is no stored run, or one of its files is damaged. Nothing is unpickled.
+        ValueError: if there is no stored run, one of its files is damaged, or ``program`` is that of a model without
+            some of its sites. Nothing is unpickled.
 
     Examples:
         >>> import pyro, tempfile
@@ -93,7 +94,16 @@ def open_posterior(path: str | Path, program: Program | None = None) -> Posterio
         known = recorded_symmetries(runs[0])
     except ValueError:
         known = None
-    return Posterior(StoredTensors(runs, SITES), StoredTensors(runs, STATISTICS), program, known=known)
+    posterior = Posterior(StoredTensors(runs, SITES), StoredTensors(runs, STATISTICS), program, known=known)
+    if program is not None:
+        target = program.target
+        others = sorted(set(posterior.draws) - {*target.manifolds, *target.transforms, *target.dependent})
+        if others:
+            raise ValueError(
+                f"The run in '{path}' has the sites {others}, which the model of program= does not have: pass the "
+                "Program of the model that was run, such as mcmc.program."
+            )
+    return posterior
 
 
 def _aligned(runs: list[StoredRun]) -> dict[str, Array]:

@@ -31,6 +31,7 @@ from pyro_manifold.distributions.sphere_mean import log_sphere_mean, scaled_log_
 from pyro_manifold.distributions.sphere_normaliser import mean_resultant_length, scaled_log_normaliser
 from pyro_manifold.distributions.stiefel_uniform import StiefelUniform, stiefel_support
 from pyro_manifold.distributions.von_mises_fisher import VonMisesFisher, sample_von_mises_fisher
+from pyro_manifold.lookup import looked_up
 
 __all__ = [
     "Bingham",
@@ -52,3 +53,5 @@ __all__ = [
     "log_langevin_normaliser",
     "transforms",
 ]
+
+__getattr__, __dir__ = looked_up(__name__, {})

@@ -1,11 +1,10 @@
-"""Inference; names and places follow `pyro.infer`."""
+"""Inference; names and places follow `pyro.infer`, whose other names are here too."""
+
+from typing import TYPE_CHECKING
 
 from pyro_manifold.infer import autoguide
 from pyro_manifold.infer.api import MCMC
-from pyro_manifold.infer.calibration.calibrate import calibrate
-from pyro_manifold.infer.cross_validation import held_out_cells, k_fold
 from pyro_manifold.infer.evidence import compare_evidence
-from pyro_manifold.infer.exchange.exchange import ReplicaExchange
 from pyro_manifold.infer.init_strategies import init_to_draws, init_to_guide
 from pyro_manifold.infer.mcmc.arguments import Superchains
 from pyro_manifold.infer.mcmc.hmc.ghmc import GHMC
@@ -15,8 +14,6 @@ from pyro_manifold.infer.mcmc.riemannian.msd import MSD
 from pyro_manifold.infer.mcmc.running.goal import Until
 from pyro_manifold.infer.mcmc.running.shards import Shards
 from pyro_manifold.infer.mcmc.running.store import Store
-from pyro_manifold.infer.mcmc.sgmcmc.meta.sampler import MetaSampler
-from pyro_manifold.infer.mcmc.sgmcmc.nnsghmc import NNSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.psgld import PSGLD
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import CosineCycles, PolynomialDecay
@@ -24,12 +21,23 @@ from pyro_manifold.infer.mcmc.sgmcmc.sghmc import SGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.sgld import SGLD
 from pyro_manifold.infer.mcmc.sgmcmc.sgnht import SGNHT
 from pyro_manifold.infer.mcmc.slice.geodesic_slice import GeodesicSlice
-from pyro_manifold.infer.meta_training.settings import MetaTask, TrainingSettings
-from pyro_manifold.infer.meta_training.stein import stein_scores
-from pyro_manifold.infer.meta_training.training import MetaTraining, train_meta_sampler
 from pyro_manifold.infer.predictive import Predictive
 from pyro_manifold.infer.smc.smc import SMC
 from pyro_manifold.infer.svi.svi import SVI
+from pyro_manifold.lookup import looked_up
+
+if TYPE_CHECKING:
+    from pyro_manifold.contrib.calibration import calibrate
+    from pyro_manifold.contrib.cross_validation import held_out_cells, k_fold
+    from pyro_manifold.contrib.learned_sampler import NNSGHMC, MetaSampler
+    from pyro_manifold.contrib.learned_sampler.training import (
+        MetaTask,
+        MetaTraining,
+        TrainingSettings,
+        stein_scores,
+        train_meta_sampler,
+    )
+    from pyro_manifold.contrib.replica_exchange import ReplicaExchange
 
 __all__ = [
     "GHMC",
@@ -68,3 +76,13 @@ __all__ = [
     "stein_scores",
     "train_meta_sampler",
 ]
+
+_CONTRIBUTED = {
+    "calibration": ["calibrate"],
+    "cross_validation": ["held_out_cells", "k_fold"],
+    "learned_sampler": ["NNSGHMC", "MetaSampler"],
+    "learned_sampler.training": ["MetaTask", "MetaTraining", "TrainingSettings", "stein_scores", "train_meta_sampler"],
+    "replica_exchange": ["ReplicaExchange"],
+}
+
+__getattr__, __dir__ = looked_up(__name__, _CONTRIBUTED)

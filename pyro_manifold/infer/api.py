@@ -16,7 +16,6 @@ from pyro_manifold.density import (
     refuse_dependent,
     refuse_for_kernels_of_pyro,
 )
-from pyro_manifold.infer.exchange import ReplicaExchange, as_tempering, check_tempering
 from pyro_manifold.infer.mcmc import (
     Kernel,
     Superchains,
@@ -55,6 +54,7 @@ from pyro_manifold.infer.mcmc.running import (
     warn_of_chains,
 )
 from pyro_manifold.infer.results import Results
+from pyro_manifold.infer.tempering import Tempering, as_tempering
 from pyro_manifold.store import fingerprint
 
 ChainMethod = Literal["vectorized", "parallel", "sequential"] | Shards
@@ -144,7 +144,7 @@ class MCMC(Results):
         until: Until | Mapping[str, float] | None = None,
         store: str | Path | Store | None = None,
         resume: bool = False,
-        tempering: bool | ReplicaExchange = False,
+        tempering: bool | Tempering = False,
     ) -> None:
         check_kernel(kernel)
         check_names(save_params)
@@ -168,7 +168,7 @@ class MCMC(Results):
         if self._tempering is not None:
             warmup = num_samples if warmup_steps is None else warmup_steps
             others = {"Superchains": num_superchains, "Shards": self._shards}
-            check_tempering(kernel, warmup, initial_params=initial_params, **others)
+            self._tempering.check(kernel, warmup, initial_params=initial_params, **others)
         self.program = None
         self._store, self._resume = as_store(store, resume), resume
         if self._store is not None and transforms is not None:
@@ -213,7 +213,7 @@ class MCMC(Results):
                 arguments (its keyword arguments, if it is a dictionary).
             **kwargs: keyword arguments of the model.
         """
-        check_data_loader(data_loader, self._vectorised and self.kernel.takes_batches, self.kernel)
+        check_data_loader(data_loader, self._vectorised and self.kernel.supports_minibatches, self.kernel)
         own = tuple(arg.detach() if torch.is_tensor(arg) else arg for arg in args)
         if self._vectorised:
             self.run_program(self.kernel.program(own, kwargs, data_loader))
@@ -282,9 +282,9 @@ class MCMC(Results):
         if isinstance(self._sampling, Sampling):
             self._sampling.check_density(self._fingerprints_of_data())
             self._sampling.ask_for(num_samples)
-            self._go_on(self._sampling)
+            self._sample(self._sampling)
         elif self._shards is not None:
-            self._run_shards(self._shards, self._sampling.asked + num_samples, resume=True)
+            self._run_shards(self._shards, self._sampling.requested_iterations + num_samples, resume=True)
         self._warn_of_chains()
 
     def _warn_of_chains(self) -> None:
@@ -300,7 +300,7 @@ class MCMC(Results):
     def _run_vectorised(self) -> None:
         with models_run(self.disable_validation):
             self._sampling = sampling = self._begun()
-            self._go_on(sampling)
+            self._sample(sampling)
 
     def _begun(self) -> Sampling:
         """Return the run before its first iteration, or in the last state of the stored run."""
@@ -311,13 +311,13 @@ class MCMC(Results):
                 target = self.kernel.target(self.program, self._initial_params)
                 run = self.kernel.run_of(target, self.num_chains, self.warmup_steps, self._initial_params)
             else:
-                program: Any = self.program  # not None, as checked by `check_tempering`
+                program: Any = self.program  # not None, as `Tempering.check` has checked
                 run = self._tempering.prepare(self.kernel, self.num_chains, self.warmup_steps, program)
             self.kernel.run = run
             if self._num_superchains is not None:
                 together = self.num_chains // self._num_superchains
                 run.move_to({name: x[::together].repeat_interleave(together, 0) for name, x in run.sites.items()})
-            data = data if run.problem.takes_minibatches else {}
+            data = data if run.problem.is_subsampled else {}
             storage, goal = self._storage(run, data), self._goal(run)
             return Sampling(run, storage, self._thinning, self._most_samples, goal, data)
 
@@ -351,7 +351,7 @@ class MCMC(Results):
 
     def _fingerprints_of_data(self) -> dict[str, str]:
         """Return fingerprints of the data of a kernel that takes minibatches, by name."""
-        return self.program.fingerprints() if self.kernel.takes_batches and self.program is not None else {}
+        return self.program.fingerprints() if self.kernel.supports_minibatches and self.program is not None else {}
 
     def _storage(self, run: Run[Any, Any], data: Mapping[str, str]) -> DrawStorage:
         """Return the draw storage of a run."""
@@ -369,7 +369,7 @@ class MCMC(Results):
             parts["the fingerprint of initial_params"] = fingerprint(starts)
         return OnDisk(self._store, run, names, self._thinning, parts, resume=self._resume)
 
-    def _go_on(self, sampling: Sampling) -> None:
+    def _sample(self, sampling: Sampling) -> None:
         """Run warm-up and sampling; after an interrupt or an error the draws so far are kept."""
         consumers = [*self._consumers, *([self._call_hook] if self._hook is not None else [])]
         if self._store is not None:
@@ -377,10 +377,10 @@ class MCMC(Results):
             consumers.append(SymmetryRecord(self._store.folder, sampling.run, names))
         with models_run(self.disable_validation):
 
-            def figures() -> dict[str, str]:
-                return {**self.kernel.logging(), **sampling.figures(), **sampling.run.figures()}
+            def progress() -> dict[str, str]:
+                return {**self.kernel.logging(), **sampling.progress(), **sampling.run.progress()}
 
-            sampling.go_on(consumers, figures, self._disable_progbar)
+            sampling.resume(consumers, progress, self._disable_progbar)
         self.stopped = sampling.stopped
         self._take_results(sampling)
         if sampling.error is not None:

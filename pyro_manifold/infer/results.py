@@ -58,8 +58,8 @@ class Results(pyro.infer.MCMC):
             notes = replace(found.notes, num_superchains=self._num_superchains)
             return replace(found, program=self.program, notes=notes)
         density = self.kernel.target(None, self._initial_params) if self.program is None else None
-        lines = [*self._sampling.sentences(), *([] if self.stopped is None else [self.stopped])]
-        notes = Notes(self._sampling.report(), lines, self._num_superchains)
+        lines = [*self._sampling.summary_lines(), *([] if self.stopped is None else [self.stopped])]
+        notes = Notes(self._sampling.diagnostics_entries(), lines, self._num_superchains)
         return Posterior(self._samples, self._sampling.statistics(), self.program, notes, density=density)
 
     @property

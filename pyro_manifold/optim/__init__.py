@@ -1,9 +1,10 @@
-"""Riemannian optimisers, which move parameters along manifolds, for `SVI` and as torch optimisers.
+"""Riemannian optimisers, which move parameters along manifolds, for `SVI` and as torch optimisers; and all of Pyro's.
 
 A manifold is a smooth curved set, such as the matrices with orthonormal columns. `RiemannianAdam` is a `PyroOptim`, for
 `SVI`; `TorchRiemannianAdam` is the `torch.optim.Optimizer` that it wraps. The other methods are named in the same way.
 """
 
+from pyro_manifold.lookup import looked_up
 from pyro_manifold.optim.mean_square import SecondMoment
 from pyro_manifold.optim.pyro_optim import (
     RiemannianAdaDelta,
@@ -32,3 +33,5 @@ __all__ = [
     "TorchRiemannianSGD",
     "parameter_groups",
 ]
+
+__getattr__, __dir__ = looked_up(__name__, {})

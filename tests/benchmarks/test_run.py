@@ -10,7 +10,7 @@ from benchmarks.machine import PACKAGES, confine, machine, version_of
 from benchmarks.timing import covered, stopwatch, timed
 
 DOCS = Path(__file__).parents[2] / "docs"
-ANSWERS = {"optimisers": ("## heading\n\nfigures\n", True), "gradients": ("half", False)}
+ANSWERS = {"expansions": ("## heading\n\nfigures\n", True), "gradients": ("half", False)}
 
 
 @pytest.fixture
@@ -18,7 +18,8 @@ def page(monkeypatch, tmp_path):
     """A page that has the places of two parts, of which the second fails."""
     monkeypatch.setattr(run, "confine", lambda threads: None)
     monkeypatch.setattr(run, "printed", lambda arguments, threads: ANSWERS[arguments[0].rpartition(".")[2]])
-    page = tmp_path / run.PAGE
+    page = tmp_path / run.KERNELS
+    page.parent.mkdir()
     places = [f"{first}\nold {name}\n\n{last}" for name in ANSWERS for first, last in [run.marks(name)]]
     page.write_text("\nbetween\n\n".join(["before\n", *places, "after\n"]))
     return page
@@ -26,10 +27,10 @@ def page(monkeypatch, tmp_path):
 
 def test_a_part_replaces_its_own_figures(page, tmp_path):
     for _ in range(2):
-        assert run.main(["--only", "optimisers", "--write", str(tmp_path)]) == 0
+        assert run.main(["--only", "expansions", "--write", str(tmp_path)]) == 0
     text = page.read_text()
-    assert "old optimisers" not in text
-    assert text.count("python -m benchmarks.speed.optimisers\n") == text.count("\n### heading\n\nfigures\n") == 1
+    assert "old expansions" not in text
+    assert text.count("python -m benchmarks.speed.expansions\n") == text.count("\n### heading\n\nfigures\n") == 1
     assert machine(1) in text
     order = ["before", "\nfigures\n", "old gradients", "after"]
     assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)

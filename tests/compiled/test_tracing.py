@@ -179,7 +179,7 @@ def test_models_become_native_code_by_torchs_own_tracer():
 
     run = OHMC(model).prepare(2, 50, None)
     run.advance()
-    run.compilation.make(run.state)
+    run.policy.make(run.state)
     assert run.transitions[-1].graph.backend == "native"
 
 
@@ -329,7 +329,7 @@ imported = set(sys.modules)
 run = OHMC(model).prepare(2, 50, None)
 assert "sympy" not in set(sys.modules) - imported
 run.advance()
-run.compilation.make(run.state)
+run.policy.make(run.state)
 assert run.transitions[-1].graph.backend == "native"
 assert not {"torch._dynamo", "scipy.optimize", "scipy.interpolate"} & (set(sys.modules) - imported)
 """

@@ -93,7 +93,7 @@ def test_smc_compares_the_posterior():
         SMC(OHMC(line(CUTS["detach"][0])), 64, disable_progbar=True).run(Y)
 
 
-def test_svi_says_so_and_takes_pyros_steps():
+def test_svi_warns_and_takes_pyros_steps():
     """As in Pyro, where a model may cut gradients on purpose."""
     model = line(CUTS["detach"][0])
     svi = SVI(model, AutoNormal(model), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())

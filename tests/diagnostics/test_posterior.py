@@ -112,6 +112,8 @@ def test_a_stored_run_is_opened_without_its_model(tmp_path):
     assert summarise(posterior) == summarise(replace(mcmc.posterior, program=None, known=mcmc.symmetries()))
     first = to_inferencedata(open_posterior(tmp_path, mcmc.program), log_likelihood=False).posterior["first"]
     np.testing.assert_array_equal(first, mcmc.posterior.draws["U"][..., 0])
+    with pytest.raises(ValueError, match=r"has the sites \['U'\], which the model of program= does not have"):
+        open_posterior(tmp_path, Program(lambda: pyro.sample("V", dist.Normal(0.0, 1.0))))
 
 
 def test_draws_of_a_guide_are_a_posterior(run):

@@ -346,7 +346,7 @@ def test_a_slope_of_a_large_energy_is_no_symmetry(dtype, level):
 
 
 @pytest.mark.parametrize(("concentration", "found"), [(0.3, []), (0.0, ["signs"])])
-def test_a_prior_is_seen_beside_a_large_energy(concentration, found):
+def test_a_prior_is_seen_next_to_a_large_energy(concentration, found):
     """In float32 its change is less than the rounding of the likelihood."""
     torch.set_default_dtype(torch.float32)
     rows = torch.randn(20_000, 4) * torch.tensor([3.0, 2.0, 1.0, 1.0])

@@ -159,7 +159,7 @@ def test_models_have_native_code(model, data):
         warnings.simplefilter("error")
         run = OHMC(model).prepare(2, 50, None, data())
         run.advance()
-        run.compilation.make(run.state)
+        run.policy.make(run.state)
     assert run.transitions[-1].graph.backend == "native"
 
 

@@ -4,23 +4,39 @@ from statistics import fmean, median
 
 from .tables import largest, number, rounded, rows, word
 
-BENCHMARKS, PUBLISHED = "docs/benchmarks.md", "published-models-in-pyro_manifold-numpyro-and-nutpie"
+RATES, PUBLISHED, KERNELS, OPTIMISERS, LENGTHS, MSD = (
+    f"docs/benchmarks/{name}.md" for name in ("rates", "published", "kernels", "optimisers", "lengths", "msd")
+)
 WHOLE, COMPILED = "whole-runs-compiling-included-4-chains-500-500", "once-everything-is-compiled-4-chains-500-500"
 MODELS = 14
 
 
 def of_package(anchor, package):
-    return [row for row in rows(BENCHMARKS, anchor) if row.get("package", "").startswith(package) and "model" in row]
+    return [row for row in rows(PUBLISHED, anchor) if row.get("package", "").startswith(package) and "model" in row]
 
 
 def ahead(anchor, package, measure="ESS/s"):
     """Return the number of models on which this package has the higher rate."""
-    summary = [row for row in rows(BENCHMARKS, anchor) if (row.get("package"), row.get("of")) == (package, measure)]
+    summary = [row for row in rows(PUBLISHED, anchor) if (row.get("package"), row.get("of")) == (package, measure)]
     return int(number(summary[0]["ours ahead"]))
+
+
+def mean_ratio(anchor, package, digits):
+    """Return the geometric mean of the ratios of rates, as the summary of a table has it."""
+    summary = [row for row in rows(PUBLISHED, anchor) if (row.get("package"), row.get("of")) == (package, "ESS/s")]
+    return rounded(number(summary[0]["geometric mean of ratios"]), digits)
 
 
 def behind(package):
     return MODELS - ahead(COMPILED, package)
+
+
+def whole_runs():
+    assert ahead(WHOLE, "NumPyro") == ahead(WHOLE, "nutpie") == MODELS
+    return (
+        f"the higher rate on all fourteen models, {mean_ratio(WHOLE, 'NumPyro', 1)} times that of NumPyro and "
+        f"{mean_ratio(WHOLE, 'nutpie', 0)} times that of nutpie in the geometric mean"
+    )
 
 
 def unconverged(package):
@@ -45,20 +61,25 @@ def seconds(*packages):
     return f"{min(found)} to {max(found)}"
 
 
+def choices():
+    """Rows of the posteriors by which chosen trajectory lengths are judged."""
+    return [row for row in rows(LENGTHS) if row.get("chains", "").isdigit()]
+
+
 def share_of_the_best(column):
-    return [
-        float(share)
-        for row in rows(BENCHMARKS, "chosen-trajectory-lengths")
-        for share in row.get(column, "").split()
-        if row.get("chains", "").isdigit()
-    ]
+    return [float(share) for row in choices() for share in row[column].split()]
+
+
+def poor_choices():
+    """Number of posteriors of which a chosen length has less than 0.6 of the best rate."""
+    return len({row["posterior"] for row in choices() if min(map(float, row["of the best"].split())) < 0.6})
 
 
 def collinear(sampler, chains=""):
     """Rows of a sampler on the logistic posterior that is long and thin, with so many chains."""
     return [
         row
-        for row in rows(BENCHMARKS, "collinear-logistic")
+        for row in rows(MSD, "collinear-logistic")
         if row["peer"].startswith(sampler) and row["chains × (warm-up + draws)"].startswith(chains)
     ]
 
@@ -109,7 +130,7 @@ def steps_of_low_rank_guides():
 
 
 def curved_error():
-    rows_of_steps = rows(BENCHMARKS, "curved-q12-targetposterior-0489-by-quadrature")
+    rows_of_steps = rows(MSD, "curved-q12-targetposterior-0489-by-quadrature")
     step = next(row for row in rows_of_steps if row["ε"] == "0.2")
     return f"{step['adjusted accepts']} where the second moment is {100 * (number(step['q₁²']) / 0.489 - 1):.0f} %"
 
@@ -123,10 +144,66 @@ PROBLEMS = {
 }
 
 
-def against_numpyro(anchor):
-    """The smallest ratio to a sampler of NumPyro: of whole runs, and once everything is compiled."""
-    found = [row for row in rows(BENCHMARKS, anchor) if row["sampler"].startswith("NumPyro") and row["ratio"]]
+LONG_RUNS = ("mixture-of-the-ohmc-paper-v22", "mixture-of-the-ohmc-paper-v32", "langevin-v103", "langevin-v505")
+"""Problems that have short and long runs, and runs with 64 chains."""
+
+
+def against(package, anchor):
+    """The smallest ratio to a sampler of a package: of whole runs, and once everything is compiled."""
+    found = [row for row in rows(RATES, anchor) if row["sampler"].startswith(package) and row["ratio"]]
     return [min(number(row[column]) for row in found) for column in ("ratio", "ratio 2")]
+
+
+def four_chains():
+    """Anchors of all tables with four chains."""
+    larger = [PROBLEMS[problem] + "-1000-1000-iterations" for problem in PROBLEMS if "1,000" in problem]
+    return [f"{name}-4-chains-500-{draws}-iterations" for name in LONG_RUNS for draws in (500, 10000)] + larger
+
+
+def many_chains():
+    return [f"{name}-64-chains-300-500-iterations" for name in LONG_RUNS]
+
+
+def two_digits(number):
+    return f"{number:.2g}" if number < 100 else f"{number:.0f}"
+
+
+def span(values):
+    return f"{two_digits(min(values))} to {two_digits(max(values))}"
+
+
+def rates_of_four_chains():
+    whole, compiled = zip(*(against("NumPyro", anchor) for anchor in four_chains()), strict=True)
+    (lost,) = [ratio for ratio in compiled if ratio < 1]
+    assert lost == against("NumPyro", "langevin-v103-4-chains-500-500-iterations")[1]
+    return (
+        f"has {span(whole)} times the effective draws a second of NumPyro's best sampler, on all six problems; most of "
+        f"this is compilation. Without compiling it has {span([ratio for ratio in compiled if ratio > 1])} times, but "
+        f"**loses on Langevin V(10,3) with 500 draws a chain**, where the ratio is {two_digits(lost)}."
+    )
+
+
+def rates_of_many_chains():
+    whole, compiled = zip(*(against("NumPyro", anchor) for anchor in many_chains()), strict=True)
+    return f"it has {span(whole)} times in whole runs and {span(compiled)} times without compiling."
+
+
+def rates_of_nutpie():
+    anchors = [anchor for anchor in (*four_chains(), *many_chains()) if anchor.startswith("mixture")]
+    whole, compiled = zip(*(against("nutpie", anchor) for anchor in anchors), strict=True)
+    return (
+        f"has a lower rate in each table, by {span(whole)} times in whole runs and {span(compiled)} times without "
+        "compiling."
+    )
+
+
+def native_ratios():
+    return [number(row["ratio"]) for row in rows(KERNELS, "an-iteration-of-every-kernel")]
+
+
+def against_geoopt(method):
+    found = [number(row["ratio"]) for row in rows(OPTIMISERS) if row["method"] == f"pyro_manifold, {method}"]
+    return f"{min(found):.2f} to {max(found):.2f}"
 
 
 def readme_problems():
@@ -134,7 +211,7 @@ def readme_problems():
     found = {}
     for problem, anchor in PROBLEMS.items():
         lengths = ("1000-1000",) if "1,000" in problem else ("500-500", "500-10000")
-        found[problem] = [ratio for n in lengths for ratio in against_numpyro(f"{anchor}-{n}-iterations")]
+        found[problem] = [ratio for n in lengths for ratio in against("NumPyro", f"{anchor}-{n}-iterations")]
     return found
 
 
@@ -166,7 +243,31 @@ DERIVED = {
         lambda: f"[{ohmc_over_slices():.0f} times the effective draws]",
         lambda: f"[{exchange_over_smc()} times faster]",
     ),
-    BENCHMARKS: (
+    RATES: (rates_of_four_chains, rates_of_many_chains, rates_of_nutpie),
+    KERNELS: (lambda: f"takes less processor time by {span(native_ratios())} times",),
+    OPTIMISERS: (
+        lambda: f"before geoopt's faster geometry does, by {against_geoopt('SGD')} times.",
+        lambda: f"with ratios of {against_geoopt('Adam')}:",
+    ),
+    LENGTHS: (
+        lambda: (
+            f"median of {len(share_of_the_best('of the best'))} choices is "
+            f"{median(share_of_the_best('of the best')):.2f} of the best fixed length per unit of time and "
+            f"{median(share_of_the_best('a gradient')):.2f} per gradient."
+        ),
+        lambda: (
+            f"{100 * fmean(share < 0.6 for share in share_of_the_best('of the best')):.0f} % of the choices are below "
+            f"0.6 in time**, on {poor_choices()} of the posteriors with some seed"
+        ),
+    ),
+    PUBLISHED: (
+        whole_runs,
+        lambda: (
+            f"NumPyro is ahead on {word(behind('NumPyro'))} of the fourteen models and nutpie on "
+            f"{word(behind('nutpie'))}**; the geometric means are {mean_ratio(COMPILED, 'NumPyro', 1)} and "
+            f"{mean_ratio(COMPILED, 'nutpie', 1)}."
+        ),
+        lambda: f"**Chains disagree at the defaults** on {word(unconverged('pyro_manifold'))} of the fourteen,",
         lambda: (
             f"on {word(unconverged('pyro_manifold'))} of the fourteen models. With one seed, NumPyro's is on "
             f"{word(unconverged('NumPyro'))} and nutpie's on {word(unconverged('nutpie'))}."
@@ -190,6 +291,8 @@ DERIVED = {
         lambda: "on {} models of fourteen than NumPyro, and on {} than nutpie.".format(
             *(word(ahead(WHOLE, name, "ESS per gradient")) for name in ("NumPyro", "nutpie"))
         ),
+    ),
+    MSD: (
         lambda: (
             "in CPU seconds {:.1f} times NumPyro's best on the logistic posterior with 64 chains; {:.2f} with one, "
             "{:.2f} with 512;".format(*(cpu_ratios("pyro_manifold MSD adjusted", f"{n} ×")[0] for n in (64, 1, 512)))
@@ -198,12 +301,6 @@ DERIVED = {
             *(choose(cpu_ratios("pyro_manifold OHMC")) for choose in (min, max))
         ),
         lambda: f"has {dense_masses_over_msd()} times the rate of MSD's best run.",
-        lambda: (
-            "adjusted MSD with 64 chains has {:.1f} times the effective draws of NumPyro's best (a dense mass, 64 "
-            "chains), {:.1f} times with 512 chains and {:.2f} times with one.".format(
-                *(cpu_ratios("pyro_manifold MSD adjusted", f"{n} ×")[0] for n in (64, 512, 1))
-            )
-        ),
         curved_error,
     ),
     "docs/understand/many_modes.md": (lambda: f"by a factor of {exchange_over_smc()} on cheap models",),

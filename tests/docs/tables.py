@@ -45,6 +45,10 @@ def section(name, wanted=""):
     return "\n".join(found)
 
 
+def headings(name):
+    return re.findall(r"^#+ (.*)$", page(name), flags=re.MULTILINE)
+
+
 def rows(name, wanted=""):
     """Return the rows of all tables of a section as dictionaries by column; a second column of a name is "name 2"."""
     found, columns = [], []

@@ -6,12 +6,15 @@ from statistics import fmean
 
 import pytest
 
-from .derived_sentences import BENCHMARKS, COMPILED, DERIVED, MODELS, PUBLISHED, WHOLE, of_package, readme_problems
+from .derived_sentences import COMPILED, DERIVED, MODELS, PUBLISHED, WHOLE, of_package, readme_problems
 from .tables import BAR, ROOT, blocks, links, number, numbers, page, prose, rows, section, unit, value
 
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
-SUMMARIES = ("README.md", "docs/index.md", "docs/limits.md", "docs/which_kernel.md", "docs/gallery/index.md")
+SUMMARIES = ("README.md", "docs/index.md", "docs/limits.md", "docs/which_kernel.md")
+SUMMARIES += ("docs/gallery/index.md", "docs/benchmarks/index.md")
 """Pages whose figures are those of other pages."""
+BENCHMARKS = [name for name in PAGES if name.startswith("docs/benchmarks/") and not name.endswith("index.md")]
+"""Pages that begin with a conclusion from their own tables."""
 MEASURED = ("2.3 times", "7 times")
 """Claims of README that are a measurement of its own example and have no table."""
 UNITS = r"times\b|%|of (?:the )?(?:\d+|[a-z]+teen|ten|eleven|twelve)\b"
@@ -41,7 +44,7 @@ def test_sentences_are_those_of_the_tables(name, sentence):
 def test_the_speed_table_of_readme_is_that_of_the_benchmarks():
     shown = {row["problem"]: list(row.values())[1:] for row in rows("README.md", "speed")}
     expected = readme_problems()
-    means = [row["geometric mean of ratios"] for row in rows(BENCHMARKS, PUBLISHED) if row.get("of") == "ESS/s"]
+    means = [row["geometric mean of ratios"] for row in rows(PUBLISHED) if row.get("of") == "ESS/s"]
     expected["14 published models, geometric mean"] = [float(means[0]), float(means[2])]
     assert shown.keys() == expected.keys()
     for problem, ratios in expected.items():
@@ -54,7 +57,7 @@ def test_the_speed_table_of_readme_is_that_of_the_benchmarks():
 @pytest.mark.parametrize("anchor", [WHOLE, COMPILED])
 def test_the_summary_of_published_models_is_that_of_its_rows(anchor):
     columns = {"ESS/s": "ours / theirs", "ESS per CPU second": "ours / theirs 2", "ESS per gradient": "ours / theirs 3"}
-    summaries = [row for row in rows(BENCHMARKS, anchor) if "of" in row]
+    summaries = [row for row in rows(PUBLISHED, anchor) if "of" in row]
     assert len(summaries) == (6 if anchor == WHOLE else 2)
     for row in summaries:
         ratios = {found["model"]: number(found[columns[row["of"]]]) for found in of_package(anchor, row["package"])}
@@ -96,6 +99,14 @@ def test_a_figure_of_a_summary_stands_where_its_links_lead(name):
         found += [claim for claim in claims_of(text) if claim not in (*MEASURED, *claims_of(where))]
         faults += [f"{each} in: {prose(block)}" for each in found]
     assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_figure_of_a_conclusion_stands_in_its_page(name):
+    conclusion, rest = page(name).split("\n## ", 1)
+    rest = re.sub(r"-(?=\d)", " ", rest)  # signs
+    faults = [each for each in numbers(prose(without_derived(name, conclusion))) if not stands_in(rest, each)]
+    assert not faults, f"{name}: {faults}"
 
 
 def claims_of(text):

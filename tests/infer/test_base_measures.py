@@ -174,7 +174,7 @@ def test_by_replica_exchange(name):
     assert -1 < mcmc._run_here.bound.log_evidence - evidence_of(CASES[name]) < 0.3
 
 
-def test_several_vectors_in_a_plate_beside_another_site_from_the_modes():
+def test_several_vectors_in_a_plate_and_another_site_from_the_modes():
     """Ten unit vectors, of two base measures; their modes ±e₁ are 2¹⁰ but for a pull to one side."""
 
     def model():

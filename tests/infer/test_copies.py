@@ -69,7 +69,7 @@ def test_a_copy_has_the_draws_statistics_and_summary(copied, kept, tmp_path, cap
 
 
 @pytest.mark.long
-def test_an_original_goes_on_and_a_copy_says_that_it_cannot():
+def test_an_original_continues_and_a_copy_refuses_to():
     mcmc = run()
     other = pickled(mcmc)
     with pytest.raises(ValueError, match=r"continue_run: this object is a copy.*resume=True"):

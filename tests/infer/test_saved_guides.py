@@ -98,7 +98,7 @@ def in_a_process(source, folder):
 
 
 @pytest.mark.long
-def test_fits_go_on_in_another_process(folder):
+def test_fits_continue_in_another_process(folder):
     """Bit for bit: parameters, orthonormal ones too, and the averages of the optimiser."""
     in_a_process(FIRST, folder)
     assert len(in_a_process(SECOND, folder).splitlines()) == 6

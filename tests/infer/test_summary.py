@@ -324,7 +324,7 @@ def test_wrong_arguments_have_a_sentence():
             mcmc.summary(wrong)
 
 
-def test_draws_that_are_not_finite_are_said_first(capsys):
+def test_draws_that_are_not_finite_are_reported_first(capsys):
     mcmc = MCMC(OHMC(two_places), 20, 20, num_chains=2, disable_progbar=True)
     mcmc.run()
     mcmc._samples["U"][1, 3, 0, 0] = torch.nan
@@ -347,7 +347,7 @@ def two_numbers_observed():
 
 
 @pytest.mark.filterwarnings("ignore:The standard error of the log evidence")  # of so few chains
-def test_runs_of_particles_that_disagree_are_said_first(capsys):
+def test_runs_of_particles_that_disagree_are_reported_first(capsys):
     said = printed(capsys, apart(4))
     assert said.startswith("Runs disagree, R-hat of x (")
     assert "): some may have missed modes or given them the wrong share. Take more num_particles" in said

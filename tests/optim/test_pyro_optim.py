@@ -123,7 +123,7 @@ def test_learning_rate_schedules_of_pyro():
 
 
 @over_methods
-def test_a_saved_run_goes_on_as_if_nothing_had_happened(method, tmp_path):
+def test_a_saved_run_continues_unchanged(method, tmp_path):
     first = make(method)
     fit(first, 20)
     pyro.get_param_store().save(tmp_path / "params")

@@ -182,7 +182,7 @@ def by_exchange(case: Case, budget: int) -> tuple[Found, MCMC]:
         mcmc.continue_run(ahead)
     seconds = time.process_time() - began
     told = mcmc.diagnostics()["replica_exchange"]
-    note = f"Λ {told['barrier']:.1f}, {int(told['round trips'].sum())} trips"
+    note = f"Λ {told['barrier']:.1f}, {int(told['round_trips'].sum())} trips"
     found = of_draws(case, mcmc.get_samples())
     return Found(told["log_evidence"], told["log_evidence_error"], *found, count.made, seconds, note), mcmc
 

@@ -12,7 +12,7 @@ import torch
 from benchmarks.pictures import pyplot
 from benchmarks.stored import read_json
 from benchmarks.tables import show
-from pyro_manifold.infer.mcmc.sgmcmc.meta import MetaSampler, Scaling
+from pyro_manifold.contrib.learned_sampler import MetaSampler, Scaling
 
 NAMES = {
     "NNSGHMC": "C0", "SGHMC": "C1", "SGHMC, friction 0.1": "C4", "SGLD": "C2", "pSGLD": "C3",

@@ -37,7 +37,7 @@ def prepared(posterior, chains, warmup, seed):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run, steps = OHMC(posterior.model).prepare(chains, warmup, None), 0
-        run.compilation.planned = 10 * warmup  # long enough for native code
+        run.policy.planned = 10 * warmup  # long enough for native code
         for _ in range(warmup):
             run.advance()
             steps += int(run.statistics["n_steps"][0])
@@ -117,7 +117,7 @@ def main(argv=None):
     for column, what in ((5, "in time"), (6, "a gradient")):
         shares = np.array([float(each) for row in made for each in row[column].split()])
         figures = f"median {np.median(shares):.2f}, smallest {shares.min():.2f}, below 0.6 {np.mean(shares < 0.6):.0%}"
-        print(f"Share of the best, {what}: {figures}")
+        print(f"\nShare of the best, {what}: {figures}")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from pyro_manifold.infer import MCMC, OHMC
 
 
 def counted(kernel):
-    """A list that grows by an entry for each gradient of all chains that `prepare` asks for."""
-    asked, prepare, call = [], kernel.prepare, BatchedPotential.__call__
+    """A list that grows by an entry for each gradient of all chains that `run_of` evaluates."""
+    asked, prepare, call = [], kernel.run_of, BatchedPotential.__call__
 
     def count(potential, *arguments):
         asked.append(1)
@@ -25,7 +25,7 @@ def counted(kernel):
         finally:
             BatchedPotential.__call__ = call
 
-    kernel.prepare = prepared
+    kernel.run_of = prepared
     return asked
 
 

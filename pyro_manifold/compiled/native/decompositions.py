@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
-from pyro_manifold.compiled.native import distances, layers, windows
+from pyro_manifold.compiled.native import distances, layers
 from pyro_manifold.compiled.native.activations import ACTIVATIONS
 from pyro_manifold.compiled.native.operators import OPERATORS
 from pyro_manifold.compiled.tracing import cumulative_product
@@ -78,6 +78,10 @@ _WITHOUT_IMPORTS: dict[Any, Callable[..., Any]] = {
 }
 """Operators frequent in densities; torch's decompositions import its compiler, which takes a second, or sympy."""
 
+_OF_IMAGES = ("pool", "upsample", "replication_pad")
+"""Parts of the names of operators without native code, like convolutions: networks of images are sampled as graphs of
+torch, whose libraries are faster for them, and torch's decompositions of these import its compiler."""
+
 
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -87,6 +91,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         for operator, function in decomposition_table.items()
         if isinstance(operator, OpOverload)
         and operator.__name__.split(".")[0] not in OPERATORS
+        and not any(part in operator.__name__ for part in _OF_IMAGES)
         and not operator._schema.is_mutable
     }
-    return of_torch | _WITHOUT_IMPORTS | layers.TABLE | distances.TABLE | windows.TABLE
+    return of_torch | _WITHOUT_IMPORTS | layers.TABLE | distances.TABLE

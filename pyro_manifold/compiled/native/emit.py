@@ -15,6 +15,7 @@ from torch import Tensor, fx
 from pyro_manifold.compiled.native.matrices import factors_transpose
 from pyro_manifold.compiled.native.operators import OF_STORAGE, OPERATORS, mapped
 from pyro_manifold.compiled.native.outlining import shared_statements
+from pyro_manifold.compiled.native.rolling import rolled
 from pyro_manifold.compiled.native.values import FIRST, Index, Shape, UnsupportedOperatorError, Value, entry, flat
 from pyro_manifold.compiled.native.writer import Writer
 from pyro_manifold.compiled.strides import owner
@@ -26,6 +27,10 @@ _WHOLE_NUMBERS_ALLOWED = {
 }
 _COST_OF_AN_OPERATOR = 9  # 3 ns: operators wait for each other, which dominates in steps of small models
 _DEEPEST = 100  # a loop of the model puts expression inside expression; Python allows 1000 calls inside each other
+_DEEPEST_IN_LONG, _LONG = 3, 3000
+"""Depth of expressions in graphs of so many nodes. The sums that a long loop of the model accumulates are then stored
+every few of its steps, and not in one statement, so that its steps are equal statements, and a loop in C."""
+
 DTYPES = {torch.float64: "", torch.float32: "#define SINGLE\n"}
 
 
@@ -43,6 +48,7 @@ class GraphWriter:
 
     def __init__(self, graph: fx.GraphModule, writer: Writer, dtype: torch.dtype) -> None:
         self._graph, self._writer, self._dtype = graph, writer, dtype
+        self._deepest = _DEEPEST if len(graph.graph.nodes) < _LONG else _DEEPEST_IN_LONG
         self._values: dict[fx.Node, Any] = {}
 
     def write(self, inputs: Sequence[Value]) -> list[Value]:
@@ -97,7 +103,7 @@ class GraphWriter:
         result = OPERATORS[name].emit(self._writer, self._shape(node, name), *arguments, **options)
         if name in _OF_ANOTHER_DTYPE:
             result = _converted(result, _dtype(node.args[_OF_ANOTHER_DTYPE[name]]), _dtype(node))
-        if isinstance(result, Value) and (result.depth > _DEEPEST or (result.computes and not is_read_once(node))):
+        if isinstance(result, Value) and (result.depth > self._deepest or (result.computes and not is_read_once(node))):
             return self._writer.stored(result)
         return result
 
@@ -283,7 +289,7 @@ def source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype) -> Source
         (_add_up if number in loop.summed else unload)(writer, number, value)
     if not loop.carried:  # a function without steps
         arithmetic = writer.arithmetic
-    functions, lines = shared_statements(writer.lines)
+    functions, lines = shared_statements(rolled(writer.lines))
     text = program(writer, functions, lines, dtype)
     result = [value.shape for value in outputs]
     return Source(text, writer.numbers, writer.indices, result, writer.elements, arithmetic)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pyro_manifold.compiled.native import convolutions, factors, indexing, matrices, reductions, sorting, special
+from pyro_manifold.compiled.native import factors, indexing, matrices, reductions, sorting, special
 from pyro_manifold.compiled.native.values import (
     Index,
     Place,
@@ -305,6 +305,5 @@ OPERATORS: dict[str, Operator] = {
     **{name: Operator(emit) for name, emit in matrices.TABLE.items()},
     **{name: Operator(emit) for name, emit in sorting.TABLE.items()},
     **{name: Operator(emit) for name, emit in factors.TABLE.items()},
-    **{name: Operator(emit) for name, emit in convolutions.TABLE.items()},
 }
 """Operators by name, for all overloads."""

@@ -1,5 +1,6 @@
-"""Plots of draws of loadings, scores and scales, and of ranks."""
+"""Plots of draws of loadings, scores and scales; axes and colours for other plots."""
 
+from pyro_manifold.diagnostics.plots.axes import COLOURS, axes_for, legend_below
 from pyro_manifold.diagnostics.plots.biplot import plot_biplot
 from pyro_manifold.diagnostics.plots.credible import (
     credible_ellipses,
@@ -9,7 +10,6 @@ from pyro_manifold.diagnostics.plots.credible import (
     smallest_radius,
 )
 from pyro_manifold.diagnostics.plots.loadings import plot_loadings
-from pyro_manifold.diagnostics.plots.ranks import draw_ranks
 from pyro_manifold.diagnostics.plots.scree import plot_scree
 
 __all__ = [

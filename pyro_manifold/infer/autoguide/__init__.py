@@ -1,4 +1,4 @@
-"""Automatic guides in addition to those of `pyro.infer.autoguide`."""
+"""Automatic guides in addition to those of `pyro.infer.autoguide`, which are here too."""
 
 from pyro_manifold.infer.autoguide.identified import IdentifiedCovariance, canonical_form
 from pyro_manifold.infer.autoguide.low_rank import (
@@ -7,6 +7,7 @@ from pyro_manifold.infer.autoguide.low_rank import (
     AutoStiefelLowRankMultivariateNormal,
 )
 from pyro_manifold.infer.autoguide.path_derivative import PathDerivative
+from pyro_manifold.lookup import looked_up
 
 __all__ = [
     "AutoGrassmannLowRankMultivariateNormal",
@@ -15,3 +16,5 @@ __all__ = [
     "IdentifiedCovariance",
     "PathDerivative",
 ]
+
+__getattr__, __dir__ = looked_up(__name__, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -25,7 +25,7 @@ from pyro_manifold.density import (
     target_from_potential,
 )
 from pyro_manifold.diagnostics import chain_entries
-from pyro_manifold.infer.mcmc.running import Record, Run
+from pyro_manifold.infer.mcmc.running import IdentifiedQuantities, Record, Run
 from pyro_manifold.infer.mcmc.transitions import Block, Composition, Fixed, PositionState, Problem, Statistics
 from pyro_manifold.manifolds import Manifold
 
@@ -119,7 +119,8 @@ class Kernel(MCMCKernel):
             warmup_steps: number of iterations of warm-up.
             initial_params: ``{site: (chains, ...)}``, or None to draw them.
             *args: arguments of the model.
-            data_loader: an iterable over batches of the model's arguments, in place of ``args``; see `takes_batches`.
+            data_loader: an iterable over batches of the model's arguments, in place of ``args``; see
+                `supports_minibatches`.
             **kwargs: arguments of the model.
 
         Raises:
@@ -138,13 +139,13 @@ class Kernel(MCMCKernel):
             differentiated=self.differentiates,
         )
         if problem.initial_values:
-            problem = self.initialised(problem, warmup_steps)
+            problem = replace(self.initialised(problem, warmup_steps), functionals=IdentifiedQuantities)
             parts = self.compose(problem, warmup_steps)
         else:
             parts = Composition(PositionState({}, torch.zeros(chains), {}), (), Fixed(None), lambda state, _: state)
         if not isinstance(parts, Composition):
             raise TypeError(f"{type(self).__name__}.compose returns {type(parts).__name__}, expected Composition.")
-        return Run(problem, parts, warmup_steps, self._configuration())
+        return Run(problem, parts, warmup_steps, self.configuration())
 
     def initialised(self, problem: Problem, warmup_steps: int) -> Problem:
         """Return the problem with the initial positions that the kernel chooses; by default they are unchanged."""
@@ -154,7 +155,7 @@ class Kernel(MCMCKernel):
         """Return the function for energies and gradients of all chains, for positions like these."""
         return BatchedDensity(target.on, Batches(), example, target.manifolds, warn=self._warn)
 
-    def _configuration(self) -> dict[str, str]:
+    def configuration(self) -> dict[str, str]:
         """Return the settings that are constants, strings or lists, as strings by name."""
         settings: dict[str, Any] = {"kernel": type(self).__name__}
         for name, value in vars(self).items():
@@ -172,7 +173,7 @@ class Kernel(MCMCKernel):
         return True
 
     @property
-    def takes_batches(self) -> bool:
+    def supports_minibatches(self) -> bool:
         """True if transitions use another minibatch of the data at each step."""
         return False
 
@@ -206,7 +207,7 @@ class Kernel(MCMCKernel):
         return target_from_potential(potential_fn, initial_params, self._manifolds, self._given_transforms)
 
     def _check_takes_loader(self, args: tuple[Any, ...]) -> None:
-        if not self.takes_batches:
+        if not self.supports_minibatches:
             raise ValueError(
                 f"data_loader needs a minibatch kernel, not {type(self).__name__}: use OSGHMC, or pass all data."
             )
@@ -220,7 +221,7 @@ class Kernel(MCMCKernel):
     @property
     def _model_options(self) -> ModelOptions:
         return ModelOptions(
-            self._given_transforms, self._max_plate_nesting, self._init_strategy, subsample=self.takes_batches
+            self._given_transforms, self._max_plate_nesting, self._init_strategy, subsample=self.supports_minibatches
         )
 
     def warn_of_draws(self, statistics: Statistics) -> None:
@@ -278,7 +279,7 @@ class Kernel(MCMCKernel):
     def diagnostics(self) -> dict[str, Any]:
         """Return divergent iterations, acceptance rate, largest orthogonality error, and statistics of iterations."""
         if self._run is not None:
-            self._run.compare_graphs(1)
+            self._run.code.compare_density(1)
         statistics = self._record.statistics()
         self.warn_of_draws(statistics)
         found = {name.replace("_", " "): values[0] for name, values in chain_entries(statistics).items()}

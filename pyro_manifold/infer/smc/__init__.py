@@ -1,4 +1,4 @@
-"""Sequential Monte Carlo: smc.py  user interface; annealing.py, weights.py  algorithm; tuning.py  adaptation."""
+"""Sequential Monte Carlo: smc.py  user interface; annealing.py, weights.py  algorithm."""
 
 from pyro_manifold.infer.smc.annealing import AnnealingSettings, Evidence, Level, Visited, with_room
 from pyro_manifold.infer.smc.bound import Bound, evidence_about_modes, least_explained, posterior_energies
@@ -22,7 +22,6 @@ from pyro_manifold.infer.smc.modes import (
 from pyro_manifold.infer.smc.results import Result
 from pyro_manifold.infer.smc.sharded import Job
 from pyro_manifold.infer.smc.smc import SMC
-from pyro_manifold.infer.smc.tuning import ParticleTuning, particle_tuning
 from pyro_manifold.infer.smc.weights import (
     effective_share,
     log_mean_weight,

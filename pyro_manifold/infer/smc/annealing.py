@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density import INVERSE_TEMPERATURE, Sites, split
+from pyro_manifold.infer.mcmc.adaptation import ParticleTuning
 from pyro_manifold.infer.mcmc.running import Run
-from pyro_manifold.infer.smc.tuning import ParticleTuning
 from pyro_manifold.infer.smc.weights import (
     log_mean_weight,
     next_inverse_temperature,

@@ -17,6 +17,7 @@ from torch import Tensor
 from pyro_manifold.density import Program, Sites, Target, one_thread_at_a_time, split, tempered
 from pyro_manifold.diagnostics import Posterior, Symmetry, check_flag, summarise, to_inferencedata
 from pyro_manifold.infer.mcmc import check_positive_integer, check_shards, is_a
+from pyro_manifold.infer.mcmc.adaptation import particle_tuning
 from pyro_manifold.infer.mcmc.hmc import HamiltonianKernel
 from pyro_manifold.infer.mcmc.running import Run, Shards
 from pyro_manifold.infer.predictive_groups import with_draws
@@ -33,7 +34,6 @@ from pyro_manifold.infer.smc.report import as_posterior
 from pyro_manifold.infer.smc.results import Result
 from pyro_manifold.infer.smc.sharded import run_in_shards
 from pyro_manifold.infer.smc.starts import draws_of, starts_of_chains
-from pyro_manifold.infer.smc.tuning import particle_tuning
 from pyro_manifold.infer.smc.weights import log_mean_weight
 
 _ENDLESS = 2**62
@@ -358,11 +358,11 @@ class SMC:
         tuned_by = partial(particle_tuning, self.kernel.plan, plan.runs, problem.manifolds)
         parts = self.kernel.composed(problem, self.kernel.mechanics(problem), tuned_by)
         run: Run[Any, Any] = Run(problem, parts, _ENDLESS)
-        run.compilation.planned = _USUAL_LEVELS * (plan.states - 1)
+        run.policy.planned = _USUAL_LEVELS * (plan.states - 1)
         tuning: Any = parts.tuning  # created by `particle_tuning`
         tied = tied_at_an_end(split(run.sites)[1], full.manifolds.keys()) if start is None else 0
         particles = anneal(run, tuning, plan, bar)
-        run.compare_at_the_end()
+        run.code.at_the_end()
         # Correct the evidence for the probability under the prior that the likelihood is zero.
         share = chains / target.drawn
         particles.evidence = particles.evidence._replace(log=particles.evidence.log + math.log(share))

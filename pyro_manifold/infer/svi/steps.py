@@ -16,10 +16,9 @@ from pyro.optim import PyroOptim
 from pyro.util import check_model_guide_match, warn_if_nan
 from torch import Tensor
 
-from pyro_manifold.compiled import NotTraced, reason
+from pyro_manifold.compiled import CompilationPolicy, NotTraced, reason
 from pyro_manifold.compiled.native import native_code_is_allowed
 from pyro_manifold.density import Batch, BatchedPotential, latent_sites, refuse_cut_gradients
-from pyro_manifold.infer.mcmc.transitions import CompilationPolicy
 from pyro_manifold.infer.svi.arguments import Arguments, ModelDensity
 from pyro_manifold.infer.svi.objective import Objective, Parameters
 from pyro_manifold.infer.svi.reparametrisation import Reparametrisation, reparametrisation_of

@@ -12,7 +12,7 @@ import scipy.stats
 
 from benchmarks.accuracy.calibration import BROKEN, KERNELS, LEVEL, Outcome, calibrate, main, saved
 from problems.calibration import QUANTITIES
-from pyro_manifold.diagnostics import BINS, Uniformity
+from pyro_manifold.contrib.calibration import BINS, Uniformity
 from tests.parameters import long_except
 
 DATA_SETS, DRAWS = 500, 19

@@ -24,7 +24,7 @@ def test_native_code_is_made_in_the_middle_and_stored(tmp_path):
     """Draws after it differ by rounding, so it belongs to the state: a resumed run makes it where the first did."""
     name = "OHMC, native code"
     mcmc = run(name, tmp_path)
-    assert mcmc.kernel.run.compilation.made
+    assert mcmc.kernel.run.policy.made
     assert StoredRun(tmp_path).draws == RUNS[name]()[1]["num_samples"]
 
 

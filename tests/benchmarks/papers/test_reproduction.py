@@ -1,4 +1,4 @@
-"""The page of the papers: each row has a verdict and a command, which is parsed whole and runs small."""
+"""The page of the papers: each table of verdicts has its commands below it; each is parsed whole and runs small."""
 
 import argparse
 import importlib
@@ -12,7 +12,6 @@ import torch
 from benchmarks.papers.msd import robot_arm_model
 
 PAGE = Path(__file__).parents[3] / "docs" / "reproduction.md"
-VERDICTS = ("reached", "missed", "confirmed", "not confirmed", "contradicted", "no comparison", "not yet run")
 SMALL = {
     "msd.paper_table": "--small",
     "msd.robot_arm_cost": "",
@@ -28,32 +27,29 @@ SMALL = {
     "ohmc.ratings": "--small",
     "ohmc.vgg": "",
     "variational.compare": "",
+    "variational.figure": "",
 }
-"""Arguments with which the program of a row runs small; none if a test of its own runs it."""
-HEADINGS = ["experiment", "paper", "ours", "seeds", "problem and budget", "CPU time", "verdict", "command"]
+"""Arguments with which the program of a command runs small; none if a test of its own runs it."""
+HEADINGS = "| experiment | paper | ours | verdict |"
 
 
-def rows():
-    """Cells of the rows of all tables whose headings are those of a paper."""
-    inside = False
-    for line in PAGE.read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("| \n").split(" | ")] if line.startswith("| ") else []
-        if cells == HEADINGS:
-            inside = True
-        elif inside and cells:
-            yield cells
-        elif not line.startswith("|"):
-            inside = False
+def commands(text):
+    """Names of the modules below `benchmarks.papers` that a text runs, and their arguments."""
+    for found in re.finditer(r"python -m benchmarks\.papers\.([\w.]+)([^`\n]*)", text.replace("\\\n", " ")):
+        yield found[1], shlex.split(found[2], comments=True)
 
 
-ROWS = list(rows())
+def folds():
+    """Headings of the sections that have verdicts, and what is folded below their tables."""
+    for section in re.split(r"^##+ ", PAGE.read_text(), flags=re.MULTILINE):
+        heading, _, text = section.partition("\n")
+        before, found, after = text.partition(HEADINGS)
+        if found:
+            assert "<details" not in before, f"{heading}: a table of verdicts is not folded"
+            yield heading, "".join(re.findall(r"<details markdown=\"1\">.*?</details>", after, re.DOTALL))
 
 
-def command(cells):
-    """Name of the module below `benchmarks.papers`, and its arguments."""
-    found = re.fullmatch(r"`python -m benchmarks\.papers\.(\S+)(.*)`", cells[-1])
-    assert found, f"{cells[0]}: expected one command of benchmarks.papers, found {cells[-1]}"
-    return found[1], shlex.split(found[2])
+COMMANDS = [(name, arguments) for _, text in folds() for name, arguments in commands(text)]
 
 
 def main_of(name):
@@ -65,24 +61,27 @@ class ParsedError(Exception):
 
 
 def test_there_is_a_table_for_each_paper():
-    folders = {command(cells)[0].split(".")[0] for cells in ROWS}
-    assert folders == {"ohmc", "variational", "msd", "nnsghmc"}
+    assert {name.split(".")[0] for name, _ in COMMANDS} == {"ohmc", "variational", "msd", "nnsghmc"}
 
 
-@pytest.mark.parametrize("cells", ROWS, ids=lambda cells: cells[0])
-def test_a_row_is_whole_and_its_command_is_parsed(cells, monkeypatch):
-    assert len(cells) == len(HEADINGS)
-    assert cells[6].startswith(VERDICTS), f"{cells[0]}: the verdict is one of {VERDICTS}"
-    if cells[6].startswith("not yet run"):
-        assert cells[2] == "–" or "not" in cells[4], f"{cells[0]}: figures of another budget say so"
+@pytest.mark.parametrize(("heading", "text"), [pytest.param(*fold, id=fold[0]) for fold in folds()])
+def test_a_table_of_verdicts_has_its_commands_below_it(heading, text):
+    assert list(commands(text)), f"{heading}: expected a command of benchmarks.papers below the table"
+
+
+def test_no_command_is_elsewhere_on_the_page():
+    assert len(list(commands(PAGE.read_text()))) == len(COMMANDS)
+
+
+@pytest.mark.parametrize(("name", "arguments"), [pytest.param(*each, id=shlex.join(each[1])) for each in COMMANDS])
+def test_a_command_is_parsed(name, arguments, monkeypatch):
     parse = argparse.ArgumentParser.parse_args
 
-    def stop(*arguments):
-        parse(*arguments)
+    def stop(*given):
+        parse(*given)
         raise ParsedError
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
-    name, arguments = command(cells)
     with pytest.raises(ParsedError):
         main_of(name)(arguments)
 
@@ -106,4 +105,4 @@ def test_programs_run_small(name, monkeypatch, tmp_path, capsys):
 
 
 def test_every_program_of_the_page_is_run():
-    assert {command(cells)[0] for cells in ROWS} <= set(SMALL)
+    assert {name for name, _ in COMMANDS} <= set(SMALL)

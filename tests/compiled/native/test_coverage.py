@@ -18,7 +18,7 @@ from pyro_manifold.compiled.native import UnsupportedOperatorError, source_of
 from pyro_manifold.density import BatchedPotential
 from tests.compiled.native.cases import Case
 from tests.compiled.native.distributions import DISTRIBUTIONS, MATRICES
-from tests.compiled.native.layers import LAYERS
+from tests.compiled.native.layers import CONVOLUTIONS, LAYERS, POOLING, RESIZING
 from tests.compiled.native.loops import in_torch, loop_of, native_function
 from tests.compiled.native.random_densities import energy_and_gradient
 
@@ -34,14 +34,16 @@ BRANCH = {
 NO_OPERATOR = {
     "CTCLoss": "_ctc_loss",
     "EmbeddingBag": "_embedding_bag",
-    "FractionalMaxPool2d": "fractional_max_pool2d",
     "MultiLabelMarginLoss": "multilabel_margin_loss",
     "MultiMarginLoss": "multi_margin_loss",
     "RReLU": "rrelu_with_noise",
     "grid_sample": "grid_sampler_2d_backward",
-    "Upsample smoothed": "_upsample_bicubic2d_aa",
+    **dict.fromkeys(CONVOLUTIONS, "convolution"),
+    **dict.fromkeys((*POOLING, "LocalResponseNorm"), "pool"),
+    **{name: "upsample" for name in RESIZING if name.startswith("Ups")},
+    **{name: "replication_pad" for name in RESIZING if name.startswith("Replication")},
 }
-"""Operators without native code, which no known model uses."""
+"""Operators without native code: those of images, whose networks are faster in torch, and some that are rare."""
 
 WITHOUT = {**dict.fromkeys(BRANCH, r"branches on, or calls .item\(\) on, a latent value"), **NO_OPERATOR}
 

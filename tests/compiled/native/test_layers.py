@@ -3,7 +3,6 @@
 import math
 import subprocess
 import sys
-from itertools import product
 
 import optree
 import pyro
@@ -36,38 +35,6 @@ def several(*values):
 
 
 OF_TWO = {
-    "convolutions": lambda x, y: several(
-        *(
-            functional.conv2d(x, y[:3, :n], stride=stride, padding=padding, dilation=dilation, groups=4 // n)
-            for n, stride, padding, dilation in ((4, 1, 0, 1), (4, 2, (0, 2), (1, 2)), (4, (3, 1), 2, 1))
-        ),
-        functional.conv2d(x, y[:, :2], groups=2, padding=1),
-        functional.conv2d(x, y[:, :1], groups=4, stride=3),
-    ),
-    "transposed convolutions": lambda x, y: several(
-        functional.conv_transpose2d(x, y),
-        functional.conv_transpose2d(x, y, stride=(3, 1), padding=(1, 0), output_padding=(2, 0)),
-        functional.conv_transpose2d(x, y, stride=2, dilation=2, padding=2, groups=2, output_padding=1),
-    ),
-    "averages": lambda x, y: several(
-        *(
-            functional.avg_pool2d(x, kernel, stride, padding, ceil_mode=ceil, count_include_pad=include)
-            for kernel, stride, padding in ((3, 2, 1), ((2, 3), (1, 3), (1, 0)), (2, 3, 0))
-            for ceil, include in product((False, True), repeat=2)
-        ),
-        functional.adaptive_avg_pool2d(x, (2, 4)),
-        functional.interpolate(y, size=(5, 2), mode="bicubic"),
-        functional.interpolate(y, scale_factor=(1.7, 2.2), mode="nearest"),
-    ),
-    "largest": lambda x, y: several(
-        *(
-            functional.max_pool2d(x, kernel, stride, padding, dilation, ceil_mode=ceil)
-            for kernel, stride, padding, dilation in ((3, 2, 1, 1), ((2, 3), (1, 3), (1, 0), (2, 1)), (2, 3, 0, 2))
-            for ceil in (False, True)
-        ),
-        functional.adaptive_max_pool2d(x, (2, 4)),
-        functional.max_pool1d(y[0], 2, 1),
-    ),
     "norms": lambda x, y: several(
         functional.batch_norm(x, None, None, y[0, 0, 0], training=True),
         functional.batch_norm(x, x[0, 0, 0, :4].detach(), y[0, 0, 0].detach().exp(), bias=y[0, 0, 1]),
@@ -98,41 +65,25 @@ def test_options(chains, dtype):
         same_as_torch({name: density}, x, y, digits=20000)
 
 
-def test_the_first_of_the_largest_has_the_gradient():
-    """Ties, and windows that are all minus infinity or NaN."""
-    x = torch.randint(-1, 2, (3, 1, 2, 6, 5)).double()
-    x[1, ..., :3, :] = -torch.inf
-    x[2, ..., 4, 1:4] = torch.nan
-
-    def density(x):
-        values = functional.max_pool2d(x, 3, 2, 1)
-        return weighted(torch.where(values.isfinite(), values, 0.0)) + weighted(
-            functional.adaptive_max_pool1d(x[0, 0], 3)
-        )
-
-    same_as_torch({"the largest": density}, x)
-
-
 def test_after_a_write_in_place():
-    """Windows are constant although nothing is known to be after a write in place."""
+    """Indices are constant although nothing is known to be after a write in place."""
 
     def density(x):
         rows = torch.zeros(5)
         rows[1:] = x[0, 0, 0]
         rows[2:].mul_(x[0, 1, 0, 1:]).clamp_(-0.5, 0.5)
-        averages = functional.interpolate(functional.avg_pool2d(x, 2), size=(3, 3), mode="bilinear")
-        return several(rows, averages, functional.max_pool2d(x, 2), functional.pdist(x[0, 0]))
+        return several(rows, functional.pdist(x[0, 0]))
 
     same_as_torch({"after a write": density}, torch.randn(3, 1, 2, 6, 4))
 
 
-def convolutional():
-    """Classes of images by a convolution, a norm, pooling and a linear layer, all with sampled weights."""
-    kernel = pyro.sample("kernel", dist.Normal(0.0, 0.5).expand([3, 1, 3, 3]).to_event(4))
+def normalised():
+    """Classes of images by two linear layers with a norm between them, all with sampled weights."""
+    kernel = pyro.sample("kernel", dist.Normal(0.0, 0.5).expand([3, 36]).to_event(2))
     scales = pyro.sample("scales", dist.LogNormal(0.0, 0.5).expand([3]).to_event(1))
-    weight = pyro.sample("weight", dist.Normal(0.0, 0.5).expand([4, 12]).to_event(2))
-    hidden = functional.batch_norm(functional.conv2d(IMAGES, kernel), None, None, scales, training=True)
-    logits = functional.linear(functional.max_pool2d(hidden.tanh(), 2).flatten(1), weight)
+    weight = pyro.sample("weight", dist.Normal(0.0, 0.5).expand([4, 3]).to_event(2))
+    hidden = functional.batch_norm(functional.linear(IMAGES.flatten(1), kernel), None, None, scales, training=True)
+    logits = functional.linear(hidden.tanh(), weight)
     pyro.factor("classes", -functional.cross_entropy(logits, torch.arange(8) % 4, reduction="sum"))
 
 
@@ -153,16 +104,16 @@ SEQUENCE = torch.linspace(-1, 1, 16, dtype=torch.float64).mul(5).cos().reshape(4
 
 
 @native_code
-@pytest.mark.parametrize("model", [convolutional, attentive])
+@pytest.mark.parametrize("model", [normalised, attentive])
 def test_networks_are_sampled_in_native_code(model):
     run = OHMC(model, step_size=0.05, num_steps=3).prepare(4, 0, None)
     transition = run.transitions[-1]
-    assert run._graphs["density"].backend == "traced"
+    assert run.code.graphs["density"].backend == "traced"
     settings = transition.transition.prepared(run.tuning.settings(1), run.state)
     state = run.random.get_state()
     expected = transition.with_noise(run.state, settings, transition.transition.noise(run.state, run.random))
     run.random.set_state(state)
-    run.compilation.make(run.state)
+    run.policy.make(run.state)
     assert transition.graph.backend == "native"
     found = transition.with_noise(run.state, settings, transition.transition.noise(run.state, run.random))
     for here, there in zip(*map(optree.tree_leaves, (found, expected)), strict=True):
@@ -177,13 +128,13 @@ import sys, torch
 from pyro_manifold.compiled.passes import folded_graph
 from pyro_manifold.compiled.native.decompositions import decompositions
 from tests.compiled.native import test_coverage
-from tests.compiled.native.layers import ATTENTION, CONVOLUTIONS, NORMS, POOLING, PRODUCTS, RECURRENT, RESIZING
+from tests.compiled.native.layers import ATTENTION, CONVOLUTIONS, FOLDING, NORMS, POOLING, PRODUCTS, RECURRENT, RESIZING
 torch.set_default_dtype(torch.float64)
 torch.vmap(torch.neg)(torch.zeros(2))  # which in some versions of torch (2.6) itself imports the compiler
 imported = set(sys.modules)
 with torch.no_grad():
     folded_graph(lambda x: x.sin().clamp_(0, 1), torch.ones(3), decompositions=decompositions())
-for part in (ATTENTION, CONVOLUTIONS, NORMS, POOLING, PRODUCTS, RECURRENT, RESIZING):
+for part in (ATTENTION, CONVOLUTIONS, FOLDING, NORMS, POOLING, PRODUCTS, RECURRENT, RESIZING):
     for name in part:
         if name not in test_coverage.WITHOUT:
             test_coverage.source(name)

@@ -50,5 +50,5 @@ def test_models_are_native(model, chains):
         warnings.simplefilter("error")
         run = OHMC(model).prepare(chains, 50, None)
         run.advance()
-        run.compilation.make(run.state)
+        run.policy.make(run.state)
     assert run.transitions[-1].graph.backend == "native"

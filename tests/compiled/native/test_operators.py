@@ -110,11 +110,6 @@ STRUCTURE = {
         torch.nn.functional.layer_norm(x, (3, 4), y, y + 1, eps=0.1),
         torch.func.grad(lambda x: torch.nn.functional.layer_norm(x, (4,), y[0]).sin().sum())(x),
     ),
-    "convolutions": lambda x, y: (
-        torch.nn.functional.conv1d(x[None], y.reshape(2, 3, 2), x[0, :2], stride=2, padding=1),
-        torch.nn.functional.conv_transpose1d(x[None], y.reshape(3, 2, 2), stride=2, output_padding=1),
-        torch.func.grad(lambda y: torch.nn.functional.conv2d(x[None, None], y[None, None], padding=2).sin().sum())(y),
-    ),
     "norms": lambda x, y: (
         x.norm(),
         torch.linalg.vector_norm(x, dim=1),

@@ -6,7 +6,8 @@ two see every number that stands on a step of ``floor`` or of a conversion to wh
 where tanh is 1; four numbers drawn at random fall on one side of it in one of eight cases. An entry counts as wrong
 
 - if it is NaN, ∞ or −∞ in one way of computing and not in the other, while it is so, or is not, in all the disturbed
-  ones as it is in torch's;
+  ones as it is in torch's; of a gradient, only if it is finite in one way and not in the other, since products that
+  overflow, in another order, are ∞ in place of ∞ · 0, and a trajectory ends at either;
 - if it differs by more than ten spreads plus 1e-10 of itself.
 
 Rounding, including that of functions of the C library, is below 1e-13 at each operator, a tenth of what moves the
@@ -73,10 +74,11 @@ class Yardstick:
 
     def wrong(self, found):
         """Return masks of the wrong entries of each output."""
-        every = zip(found, self.expected, self.spread, self.decided, strict=True)
+        kinds = (kind, torch.isfinite, torch.isfinite)
+        every = zip(kinds, found, self.expected, self.spread, self.decided, strict=True)
         return [self._wrong(*of_output) for of_output in every]
 
-    def _wrong(self, found, expected, spread, decided):
+    def _wrong(self, kind, found, expected, spread, decided):
         allowed = 10 * spread + 1e-10 * expected.abs() + _TINY
         far = (expected.isfinite() & found.isfinite()) & ((found - expected).abs() > allowed)
         return decided & ((kind(found) != kind(expected)) | far)

@@ -170,7 +170,7 @@ def test_trajectories_on_tall_matrices_are_those_of_torch(dtype, column_masses):
         pyro.set_rng_seed(0)
         fixed = {"step_size": 1e-3, "num_steps": 5, "adapt_step_size": False, "adapt_mass_matrix": False}
         run = OHMC(model, **fixed, column_masses=column_masses).prepare(2, 0, None)
-        run.compilation.make(run.state)
+        run.policy.make(run.state)
         transition = run.transitions[-1]
         assert transition.graph.backend == "native"
         assert transition._loop.source.by_rows

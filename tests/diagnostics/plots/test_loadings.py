@@ -80,7 +80,7 @@ def test_sites_in_plates_and_single_draws_are_refused():
         plot_loadings(torch.eye(3, 2))
 
 
-def test_says_what_to_install(monkeypatch):
+def test_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r"^plot_loadings: matplotlib is not installed; pip install matplotlib"):
         plot_loadings(cloud(2, 10, 2, 1))

@@ -29,4 +29,4 @@ compiled_code = pytest.mark.skipif(
 
 def make_native_code_at_once(monkeypatch, operators=0):
     """Make native code for models with more than this number of operators in an iteration, however short the run."""
-    monkeypatch.setattr("pyro_manifold.infer.mcmc.transitions.compilation._OPERATORS_WORTH_MAKING", operators)
+    monkeypatch.setattr("pyro_manifold.compiled.policy._OPERATORS_WORTH_MAKING", operators)

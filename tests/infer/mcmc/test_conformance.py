@@ -148,25 +148,25 @@ def check_saving(name, minibatches):
 
 
 @over()
-def test_a_saved_run_goes_on_bit_for_bit(name):
+def test_a_saved_run_continues_bit_for_bit(name):
     check_saving(name, minibatches=False)
 
 
 @over("SGNHT", **MINIBATCHES)
-def test_a_saved_run_on_minibatches_goes_on_bit_for_bit(name):
+def test_a_saved_run_on_minibatches_continues_bit_for_bit(name):
     check_saving(name, minibatches=True)
 
 
 @native_code
 @over("GHMC", **NATIVE)
-def test_a_run_with_native_code_goes_on_bit_for_bit(name):
+def test_a_run_with_native_code_continues_bit_for_bit(name):
     """The code belongs to the state: a run that goes on makes it where the first did."""
     run, other = run_of(name, warmup_steps=0), run_of(name, seed=1, warmup_steps=0)
     advance(run, 5)
-    run.compilation.make(run.state)
+    run.policy.make(run.state)
     advance(run, 2)
     other.load_state_dict(run.state_dict())
-    assert other._graphs[KERNELS[name].native].backend == "native"
+    assert other.code.graphs[KERNELS[name].native].backend == "native"
     assert same(advance(run, 8), advance(other, 8))
 
 
@@ -202,7 +202,7 @@ def continue_in_another_process(path):
 
 
 @pytest.mark.long
-def test_another_process_goes_on_bit_for_bit(tmp_path):
+def test_another_process_continues_bit_for_bit(tmp_path):
     path, saved, expected = str(tmp_path / "states"), {}, {}
     for name in KERNELS:
         run = run_of(name)
@@ -300,8 +300,8 @@ def test_a_run_stops_at_its_goal(name, monkeypatch):
 
 def check_native(name, monkeypatch, minibatches):
     found = run_of(name, warmup_steps=0, minibatches=minibatches)
-    found.compilation.make(found.state)
-    assert found._graphs[KERNELS[name].native].backend == "native"
+    found.policy.make(found.state)
+    assert found.code.graphs[KERNELS[name].native].backend == "native"
     native = advance(found, 12)
     make_native_code_at_once(monkeypatch, float("inf"))
     eager = advance(run_of(name, warmup_steps=0, minibatches=minibatches), 12)
@@ -346,8 +346,8 @@ def test_float32(name):
     run = case.make_short(case.model).prepare(3, 10, None)
     advance(run, 12)
     if case.native and not WITHOUT_NATIVE_CODE:
-        run.compilation.make(run.state)
-        assert run._graphs[case.native].backend == "native"
+        run.policy.make(run.state)
+        assert run.code.graphs[case.native].backend == "native"
     sites = advance(run, 8)[-1]
     sites = {site: sites[site] for site in run.sites}
     assert {value.dtype for value in sites.values()} == {torch.float32}

@@ -25,7 +25,7 @@ def _native_code_from_the_start(monkeypatch):
 def draw(kernel, num_samples, warmup_steps=300, num_chains=64, native=False):
     mcmc = MCMC(kernel, num_samples, warmup_steps, num_chains=num_chains, disable_progbar=True)
     mcmc.run()
-    assert not native or WITHOUT_NATIVE_CODE or kernel.run._graphs["trajectory"].backend == "native"
+    assert not native or WITHOUT_NATIVE_CODE or kernel.run.code.graphs["trajectory"].backend == "native"
     return mcmc.get_samples(group_by_chain=True)
 
 

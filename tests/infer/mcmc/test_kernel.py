@@ -337,7 +337,7 @@ def test_a_column_that_is_known_well_has_the_largest_mass():
     assert all(first < 0.7 * other for other in others)
 
 
-def test_a_kernel_without_masses_of_columns_says_so():
+def test_a_kernel_without_masses_of_columns_refuses_them():
     with pytest.raises(ValueError, match="GHMC supports only one mass for each site"):
         GHMC(orthonormal(4, 2), column_masses=True)
 

@@ -59,7 +59,7 @@ MOMENTS = (25, 95, 125, WARMUP, WARMUP + 3)
         pytest.param("a compiled step", marks=[pytest.mark.long, compiled_code]),
     ],
 )
-def test_a_restored_run_goes_on_bit_for_bit(name):
+def test_a_restored_run_continues_bit_for_bit(name):
     """At the end of a window, inside one, after the last, at the end of warm-up, after it; into one begun elsewhere."""
     run, saved = run_of(name), {}
     for moment in MOMENTS:
@@ -160,7 +160,7 @@ def test_a_backend_that_is_unavailable_is_reported(monkeypatch):
         other.load_state_dict(saved)
 
 
-def test_a_run_whose_trace_was_given_up_goes_on_without():
+def test_a_run_whose_trace_was_dropped_continues_without():
     run = run_of()
     run.problem.batched.graph.use_reference()
     other = run_of()

@@ -181,7 +181,7 @@ def test_a_failed_factorisation_concerns_its_chain_alone():
     assert energy[1].isnan()
 
 
-def test_without_a_compiler_sampling_goes_on(monkeypatch):
+def test_without_a_compiler_sampling_continues(monkeypatch):
     def fail(*args, **kwargs):
         raise RuntimeError("no C++ compiler found")
 

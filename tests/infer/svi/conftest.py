@@ -9,7 +9,7 @@ from tests.infer.mcmc.compilers import make_native_code_at_once, native_code
 def native_at_once(monkeypatch):
     """Native code from the second step on."""
     make_native_code_at_once(monkeypatch)
-    monkeypatch.setattr("pyro_manifold.infer.mcmc.transitions.compilation._FIRST_ITERATION", 2)
+    monkeypatch.setattr("pyro_manifold.compiled.policy._FIRST_ITERATION", 2)
 
 
 @pytest.fixture(autouse=True)

@@ -206,7 +206,7 @@ def test_a_store_that_the_guide_does_not_use_is_reported(tmp_path):
         svi.step(*rows())
 
 
-def test_pickled_svi_goes_on():
+def test_pickled_svi_continues():
     distribution = gaussian()
     svi = svi_of(known, AutoStiefelLowRankMultivariateNormal(known, rank=2))
     svi.run(50, distribution)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
-from pyro_manifold.infer.mcmc.hmc.mechanics import GeodesicMechanics, Mechanics
+from pyro_manifold.infer.mcmc.mechanics import GeodesicMechanics, Mechanics
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 
 

@@ -15,21 +15,30 @@ from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.density import Sites
+from pyro_manifold.infer.mcmc.adaptation import (
+    AdaptationSettings,
+    Masses,
+    WarmUp,
+    estimators,
+    may_have_directions,
+    nearer_starts,
+    windows,
+)
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share
-from pyro_manifold.infer.mcmc.hmc.descent import nearer_starts
-from pyro_manifold.infer.mcmc.hmc.functionals import IdentifiedQuantities, coordinates
-from pyro_manifold.infer.mcmc.hmc.leapfrog import State
-from pyro_manifold.infer.mcmc.hmc.low_rank_masses import may_have_directions
-from pyro_manifold.infer.mcmc.hmc.low_rank_metric import LowRankMechanics
-from pyro_manifold.infer.mcmc.hmc.masses import Masses, estimators
-from pyro_manifold.infer.mcmc.hmc.mechanics import EuclideanMechanics, GeodesicMechanics, Mechanics
-from pyro_manifold.infer.mcmc.hmc.product import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.hmc.reflection import reflections
-from pyro_manifold.infer.mcmc.hmc.step_size import windows
-from pyro_manifold.infer.mcmc.hmc.trajectory import HamiltonianSettings, Trajectory, at_rest
 from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning, as_tuning
-from pyro_manifold.infer.mcmc.hmc.warmup import AdaptationSettings, WarmUp
 from pyro_manifold.infer.mcmc.kernel import Kernel
+from pyro_manifold.infer.mcmc.mechanics import (
+    HamiltonianSettings,
+    LowRankMechanics,
+    Mechanics,
+    Metrics,
+    ProductMechanics,
+    State,
+    Trajectory,
+    at_rest,
+    block_mechanics,
+)
 from pyro_manifold.infer.mcmc.transitions import (
     Block,
     Blocks,
@@ -37,10 +46,10 @@ from pyro_manifold.infer.mcmc.transitions import (
     Executable,
     Problem,
     composition_of,
-    refuse_manifold,
+    coordinates,
 )
 from pyro_manifold.infer.mcmc.transitions import Tuning as TuningOf
-from pyro_manifold.manifolds import Constant, Manifold, Stiefel
+from pyro_manifold.manifolds import Manifold, Stiefel
 from pyro_manifold.store import fingerprint
 
 
@@ -171,7 +180,7 @@ class HamiltonianKernel(Kernel):
         def warm_up(state: State, mechanics: ProductMechanics, trajectory: HamiltonianTransition) -> WarmUp:
             acceptance = partial(_acceptance_of_one_step, trajectory)
             masses = self._masses(problem, mechanics)
-            functionals = IdentifiedQuantities(problem) if self._plan.tries_lengths(warmup_steps) else coordinates
+            functionals = problem.functionals(problem) if self._plan.tries_lengths(warmup_steps) else coordinates
             return WarmUp(self._plan, warmup_steps, state, masses, acceptance, problem.random, functionals)
 
         return self.composed(problem, self.mechanics(problem), warm_up)
@@ -277,24 +286,6 @@ class HamiltonianKernel(Kernel):
     def _tuning(self) -> WarmUp:
         tuning: Any = self.run.tuning  # set by `compose`
         return tuning
-
-
-def block_mechanics(problem: Problem, table: Mapping[type[Manifold], Mechanics]) -> ProductMechanics:
-    """Return the mechanics of each block.
-
-    Raises:
-        ValueError: if the table has no mechanics for the manifold of a site.
-    """
-    mechanics = ProductMechanics({group: EuclideanMechanics() for group in problem.layout.groups})
-    for block, manifold in problem.manifolds.items():
-        found = [move for kind, move in {**table, **_ANYWHERE}.items() if isinstance(manifold, kind)]
-        if not found:
-            refuse_manifold(block[0], manifold, [kind.__name__ for kind in table])
-        mechanics[block] = found[0]
-    return mechanics
-
-
-_ANYWHERE: dict[type[Manifold], Mechanics] = {Constant: GeodesicMechanics(Constant())}
 
 
 def _acceptance_of_one_step(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pyro_manifold.infer.mcmc.hmc.columns import ColumnMechanics
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
-from pyro_manifold.infer.mcmc.hmc.mechanics import CayleyMechanics, GeodesicMechanics, Mechanics
+from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, ColumnMechanics, GeodesicMechanics, Mechanics
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 
 

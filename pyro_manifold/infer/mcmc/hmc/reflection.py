@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc.leapfrog import State
+from pyro_manifold.infer.mcmc.mechanics import State
 from pyro_manifold.infer.mcmc.transitions import (
     Block,
     Blocks,

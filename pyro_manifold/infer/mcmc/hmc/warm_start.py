@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_manifold.infer.mcmc.adaptation import CovarianceEstimator, DiagonalEstimator, Estimators, InverseMassEstimator
 from pyro_manifold.infer.mcmc.checks import check_positive
-from pyro_manifold.infer.mcmc.hmc.mass_estimators import CovarianceEstimator, DiagonalEstimator, InverseMassEstimator
-from pyro_manifold.infer.mcmc.hmc.masses import Estimators
 from pyro_manifold.infer.mcmc.transitions import Block, Blocks
 
 

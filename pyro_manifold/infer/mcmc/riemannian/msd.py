@@ -13,6 +13,7 @@ from pyro.infer.autoguide.initialization import init_to_uniform
 from torch import Tensor
 from torch.distributions import Transform
 
+from pyro_manifold.compiled import CompilationPolicy
 from pyro_manifold.compiled.native import native_code_is_allowed
 from pyro_manifold.density import Embedding, ModelTarget, Sites, Target, embedding_from_model
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share, is_a
@@ -29,7 +30,8 @@ from pyro_manifold.infer.mcmc.riemannian.warmup import WarmUp
 from pyro_manifold.infer.mcmc.transitions import (
     Block,
     Blocks,
-    CompilationPolicy,
+    CompiledCode,
+    CompiledPart,
     Composition,
     Executable,
     Layout,
@@ -216,15 +218,16 @@ class MSD(Kernel):
         def moved(state: LagrangianState, position: Blocks) -> LagrangianState:
             return state._replace(point=moves.point_at(position[block], model))
 
+        parts = {
+            "step": CompiledPart(trajectory.step.graph, trajectory.step.difference, slow=True),
+            "trajectory": CompiledPart(trajectory.graph, trajectory.difference),
+        }
         return Composition(
             state,
             [trajectory],
             tuning,
             moved,
-            {"step": trajectory.step.graph, "trajectory": trajectory.graph},
-            compilation=self._compilation(problem, trajectory, field),
-            code={"step": trajectory.step.difference, "trajectory": trajectory.difference},
-            slow=frozenset(("step",)),
+            CompiledCode(parts, self._compilation(problem, trajectory, field)),
         )
 
     @property

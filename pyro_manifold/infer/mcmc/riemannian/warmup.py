@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc import FEWEST_STEPS, StepSize
+from pyro_manifold.infer.mcmc.adaptation import FEWEST_STEPS, DualAveragingStepSize, StepBackoff
 from pyro_manifold.infer.mcmc.riemannian.trajectory import RUNAWAY_THRESHOLD, LagrangianSettings
-from pyro_manifold.infer.mcmc.transitions import Statistics, StepBackoff
+from pyro_manifold.infer.mcmc.transitions import Statistics
 from pyro_manifold.store import Saved
 
 LONGEST = math.pi / 2
@@ -53,7 +53,7 @@ class WarmUp(Saved):
             self._adapting = range(0)
         self._longest = LONGEST / num_steps if self._adapting else math.inf
         self._target = 1.0 if target_accept_prob is None else target_accept_prob
-        self._step_size = StepSize(min(step_size, self._longest), self._target, (0.0, self._longest))
+        self._step_size = DualAveragingStepSize(min(step_size, self._longest), self._target, (0.0, self._longest))
 
     @property
     def step_size(self) -> float:

@@ -1,7 +1,9 @@
 """Running of chains: sampling loop, draw storage, stopping rules, shards and end-of-run warnings."""
 
+from pyro_manifold.infer.mcmc.running.code_checks import CodeChecks
 from pyro_manifold.infer.mcmc.running.draw_storage import DrawStorage, InMemory
 from pyro_manifold.infer.mcmc.running.end_of_run import warn_of_chains
+from pyro_manifold.infer.mcmc.running.functionals import IdentifiedQuantities
 from pyro_manifold.infer.mcmc.running.goal import Goal, Until, as_until, default_goals, identified_quantities, lengths
 from pyro_manifold.infer.mcmc.running.loop import Buffers, Consumer, Iteration, sample
 from pyro_manifold.infer.mcmc.running.on_disk import OnDisk

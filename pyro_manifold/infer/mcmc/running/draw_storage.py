@@ -22,7 +22,7 @@ class DrawStorage(Protocol):
     """
 
     @property
-    def made(self) -> int: ...
+    def num_draws(self) -> int: ...
 
     def __call__(self, iteration: Iteration) -> None:
         """Store an iteration."""
@@ -63,7 +63,7 @@ class InMemory:
         self._before: tuple[Sites, Statistics] | None = None
 
     @property
-    def made(self) -> int:
+    def num_draws(self) -> int:
         # An interrupt can occur between storing the draw and its statistics.
         return self._made_before + min(self._buffers.draws, self._recorder.record.draws)
 
@@ -86,7 +86,7 @@ class InMemory:
 
     def make_room(self, draws: int) -> None:
         """Make room for further draws."""
-        made = self.made
+        made = self.num_draws
         self._before = self._all_sites(made), self._all_statistics(made)
         self._buffers = self._new_buffers(draws)
         self._recorder.record.forget()

@@ -194,7 +194,7 @@ class Goal:
         if "rhat" in self._until:
             yield "rhat", float(convergence(entry, ("r_hat",))["r_hat"])
 
-    def figures(self) -> OrderedDict[str, str]:
+    def progress(self) -> OrderedDict[str, str]:
         """Return the figures shown in the progress bar."""
         return OrderedDict() if self.worst is None else OrderedDict(goal=f"{self.worst.name} {self.worst.found}")
 
@@ -203,14 +203,14 @@ class Goal:
         if not self._has_sites:
             return f"Stopped at {draws} draws of each chain, as the model has no latent site."
         if self.reached:
-            return f"Stopped at {draws} draws of each chain, with {self._wanted} for {self._checked}."
+            return f"Stopped at {draws} draws of each chain, with {self._targets} for {self._checked}."
         worst = "" if self.worst is None else f": the worst is {self.worst.name} with {self.worst.found}"
         which = f"max_samples, {most} draws of each chain," if draws == most else f"{draws} draws of each chain"
         remedy = "summary() names chains that disagree, and continue_run(num_samples) adds draws"
-        return f"Stopped at {which} before {self._wanted} for {self._checked}{worst}; {remedy}."
+        return f"Stopped at {which} before {self._targets} for {self._checked}{worst}; {remedy}."
 
     @property
-    def _wanted(self) -> str:
+    def _targets(self) -> str:
         return " and ".join(in_words({goal: value}, bound=True) for goal, value in self._until.items())
 
     @property
@@ -259,12 +259,12 @@ class GoalChecks:
             self._goal.check(self._draws(self._goal.next))
         return self._goal.reached
 
-    def verdict(self, wanted: int) -> str:
-        """Describe the reason for which the run stopped, after a last check of at most ``wanted`` draws."""
-        made = min(self._storage.made, wanted)
+    def verdict(self, requested: int) -> str:
+        """Describe the reason for which the run stopped, after a last check of at most ``requested`` draws."""
+        made = min(self._storage.num_draws, requested)
         if not self._goal.reached and made >= FEWEST_DRAWS:
             self._goal.check(self._draws(made), thoroughly=True)
-        return self._goal.sentence(made, wanted)
+        return self._goal.sentence(made, requested)
 
     def _draws(self, count: int) -> Sites:
         density = self._storage.statistics(count, names=("lp",)).get("lp")

@@ -64,12 +64,12 @@ class Ended(NamedTuple):
 
     Attributes:
         draws: number of draws made.
-        why: reason for an early end; None if there was none.
+        stop_reason: reason for an early end; None if there was none.
         error: error of the model, the data or a consumer, to be raised once the draws are stored.
     """
 
     draws: int
-    why: str | None
+    stop_reason: str | None
     error: Exception | None = None
 
 
@@ -103,8 +103,8 @@ def sample(
         KeyboardInterrupt, Exception: if there is no draw yet.
     """
     planned = num_samples if goal is None else goal.planned(num_samples)
-    run.compilation.planned = run.warmup_steps + planned
-    draws, why, constrain = 0, None, run.problem.target.values
+    run.policy.planned = run.warmup_steps + planned
+    draws, stop_reason, constrain = 0, None, run.problem.target.values
     try:
         while run.iteration < run.warmup_steps + num_samples:
             sites = run.advance()
@@ -122,17 +122,17 @@ def sample(
             if goal is not None and iteration.kept:
                 if goal.reached(iteration.draw + 1):
                     break
-                run.compilation.planned = run.warmup_steps + goal.planned(num_samples)
-        run.compare_at_the_end()
+                run.policy.planned = run.warmup_steps + goal.planned(num_samples)
+        run.code.at_the_end()
     except (KeyboardInterrupt, NotFiniteError) as error:
         if not draws:
             raise
-        why = str(error).removesuffix(".") or "Interrupted"
+        stop_reason = str(error).removesuffix(".") or "Interrupted"
     except Exception as error:  # a model, its data or a consumer can fail in any way, also late in a run
         if not draws:
             raise
         return Ended(draws, None, error)
-    return Ended(draws, why)
+    return Ended(draws, stop_reason)
 
 
 class Buffers:

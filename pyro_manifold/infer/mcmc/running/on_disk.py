@@ -121,7 +121,7 @@ class OnDisk:
     # ---- iterations ---------------------------------------------------------------------------------------------
 
     @property
-    def made(self) -> int:
+    def num_draws(self) -> int:
         return self._waiting if self._is_gone else self._stored_draws
 
     @property
@@ -309,7 +309,7 @@ class OnDisk:
                 )
         if losses:
             warnings.warn(
-                f"{' '.join(losses)} Continuing from iteration {self._run.iteration}, with {self.made} draws of "
+                f"{' '.join(losses)} Continuing from iteration {self._run.iteration}, with {self.num_draws} draws of "
                 "each chain; later draws are made again.",
                 stacklevel=2,
             )

@@ -1,4 +1,4 @@
-"""State of chains during sampling, with checkpoints and comparisons of graphs with the model."""
+"""State of chains during sampling, with checkpoints."""
 
 from __future__ import annotations
 
@@ -11,14 +11,10 @@ from torch import Tensor
 
 from pyro_manifold.compiled import reason
 from pyro_manifold.density import Sites, Target
-from pyro_manifold.infer.mcmc.running import comparison_schedule as schedule
-from pyro_manifold.infer.mcmc.running.reference_points import (
-    AnotherDensityError,
-    ReferencePoints,
-    Values,
-    difference,
-    named,
-)
+from pyro_manifold.infer.mcmc.running.code_checks import CodeChecks
+from pyro_manifold.infer.mcmc.running.comparison_schedule import next_comparison_of_graph
+from pyro_manifold.infer.mcmc.running.recorded_density import RecordedDensity
+from pyro_manifold.infer.mcmc.running.reference_points import ReferencePoints
 from pyro_manifold.infer.mcmc.transitions import (
     BatchedIterations,
     Composition,
@@ -52,7 +48,9 @@ class Run(Saved, Generic[S, T]):
         statistics: statistics of the last iteration, ``{name: (chains,)}``.
         divergences: divergent iterations after warm-up, of all chains, ``()``.
         mean_acceptance: mean acceptance probability of this stage so far, ``()``.
-        compilation: policy for when to compile native code.
+        policy: when to compile native code; ``compilation`` are its counts.
+        code: graphs and compiled code, with their comparisons.
+        density: the density as it was at the beginning, with checks of a run that is continued.
         configuration: the kernel's settings as strings, with the numbers of chains and of warm-up iterations.
     """
 
@@ -80,21 +78,27 @@ class Run(Saved, Generic[S, T]):
         self.tuning = parts.tuning
         self.transitions = parts.transitions
         alone = parts.transitions[0] if len(parts.transitions) == 1 else None
-        self._together = alone if isinstance(alone, BatchedIterations) else None
+        self._batched_iterations = alone if isinstance(alone, BatchedIterations) else None
         self._at_position = parts.at_position
-        self._difference = parts.difference or self._difference_of_density
-        self._hottest, self._report, self._sentences = parts.hottest, parts.report, parts.sentences
-        self.compilation = parts.compilation
-        self._code, self._slow = parts.code, parts.slow
-        self._graphs = {"density": problem.batched.graph, **parts.graphs}
+        self._observers = parts.observers
+        self.policy = parts.code.policy
+        self.code = CodeChecks(self, parts.code)
+        self.density = RecordedDensity(self, parts.at_position)
         self.random = problem.random
         self._lookahead: Lookahead[S] = Lookahead()
-        self._reference: ReferencePoints | None = None
         self.iteration = 0
         self.statistics: Statistics = {}
         self.divergences = torch.zeros((), dtype=torch.long, device=parts.state.energy.device)
         self.mean_acceptance = torch.zeros_like(parts.state.energy[0])
-        self.compilation.before(self.state)
+        self.policy.before(self.state)
+
+    @property
+    def compilation(self) -> dict[str, int]:
+        return self.policy.counts
+
+    @compilation.setter
+    def compilation(self, counts: dict[str, int]) -> None:
+        self.policy.counts = counts
 
     @property
     def warming_up(self) -> bool:
@@ -109,20 +113,21 @@ class Run(Saved, Generic[S, T]):
     @property
     def max_temperature_site(self) -> str | None:
         """Site with the highest momentum temperature; None where temperatures are not measured."""
-        return self._hottest(self.state)
+        found = [observer.max_temperature_site(self.state) for observer in self._observers]
+        return next((site for site in found if site is not None), None)
 
     def warn(self) -> None:
         """Issue the end-of-run warnings of this kind of run."""
 
-    def report(self) -> dict[str, Any]:
+    def diagnostics_entries(self) -> dict[str, Any]:
         """Return additional entries of `MCMC.diagnostics` for this kind of run."""
-        return self._report()
+        return {name: x for each in self._observers for name, x in each.diagnostics_entries().items()}
 
-    def sentences(self) -> list[str]:
+    def summary_lines(self) -> list[str]:
         """Return lines below the table of `MCMC.summary`."""
-        return self._sentences()
+        return [line for each in self._observers for line in each.summary_lines()]
 
-    def figures(self) -> dict[str, str]:
+    def progress(self) -> dict[str, str]:
         """Return additional figures for the progress bar."""
         return {}
 
@@ -133,8 +138,8 @@ class Run(Saved, Generic[S, T]):
 
     @property
     def backends(self) -> dict[str, str]:
-        """Form in use of the density, steps and iterations, such as ``"eager"``, ``"traced"`` or ``"native"``."""
-        return {name: graph.backend for name, graph in self._graphs.items()}
+        """Backend of the density, steps and iterations, such as ``"eager"``, ``"traced"`` or ``"native"``."""
+        return {name: graph.backend for name, graph in self.code.graphs.items()}
 
     @property
     def values(self) -> Sites:
@@ -151,12 +156,8 @@ class Run(Saved, Generic[S, T]):
             self._count()
         else:
             self._make_one()
-        if schedule.code_is_compared(self.iteration):
-            self.compare_graphs(schedule.CHAINS_COMPARED_WITH_CODE)
-            self.compare_code()
-        elif schedule.graph_is_compared(self.iteration, self.stage):
-            self.compare_graphs(schedule.CHAINS_COMPARED)
-        self.compilation.after(self.iteration, self.statistics, self.state, self.warming_up)
+        self.code.after_iteration()
+        self.policy.after(self.iteration, self.statistics, self.state, self.warming_up)
         return self.sites
 
     def _make_one(self) -> None:
@@ -171,35 +172,26 @@ class Run(Saved, Generic[S, T]):
         # Only now, so that an interrupt leaves the run unchanged.
         self.state, self.statistics, self.iteration = in_rows(state), statistics, iteration
         if iteration == 1:
-            self._check_statistics()
+            _check_statistics(statistics, self.problem.chains)
         if self.warming_up:
             self.tuning.learn(iteration, before, self.state, statistics, self.random)
         else:
-            self.statistics.update(unbound(self._orthogonality_error([self.state]), 1)[0])
+            self.statistics.update(unbound(_orthogonality_error(self.problem, [self.state]), 1)[0])
         self._count()
 
     def _make_several(self) -> None:
         """Run batched iterations in one call of native code, after warm-up and up to the next comparison."""
-        together, done = self._together, self.iteration
-        if together is None or done < max(1, self.warmup_steps) or done >= self.compilation.planned:
+        together, done = self._batched_iterations, self.iteration
+        if together is None or done < max(1, self.warmup_steps) or done >= self.policy.planned:
             return
         first = self.tuning.settings(done + 1)
-        compared = schedule.next_comparison_of_graph(done)
-        last = min(done + together.iterations_per_call(first), compared, self.compilation.planned)
+        compared = next_comparison_of_graph(done)
+        last = min(done + together.iterations_per_call(first), compared, self.policy.planned)
         if last > done + 1:
             settings = [first, *map(self.tuning.settings, range(done + 2, last + 1))]
             states, statistics, random = together.iterate(self.state, settings, self.random)
             if states:
-                self._lookahead.add(states, {**statistics, **self._orthogonality_error(states)}, random)
-
-    def _check_statistics(self) -> None:
-        for name, value in self.statistics.items():
-            if not isinstance(value, Tensor) or value.shape != (self.problem.chains,):
-                found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-                raise ValueError(
-                    f"A transition returns '{name}' as {found}, expected a tensor with one value for each chain, "
-                    f"({self.problem.chains},)."
-                )
+                self._lookahead.add(states, {**statistics, **_orthogonality_error(self.problem, states)}, random)
 
     def move_to(self, positions: Sites) -> None:
         """Move the chains to new positions."""
@@ -214,131 +206,6 @@ class Run(Saved, Generic[S, T]):
         if not self.warming_up and "diverging" in self.statistics:
             self.divergences = self.divergences + self.statistics["diverging"].sum()
 
-    def _orthogonality_error(self, states: Sequence[S]) -> Statistics:
-        """Compute the largest distance of each chain from its manifolds, ``(states, chains)``, if there are any."""
-        errors = []
-        for block, manifold in self.problem.manifolds.items():
-            position = torch.stack([state.position[block] for state in states])
-            errors.append(manifold.membership_error(position).reshape(*position.shape[:2], -1).amax(-1))
-        return {"orthogonality_error": torch.stack(errors).amax(0)} if errors else {}
-
-    @property
-    def stage(self) -> schedule.Stage:
-        """Stage of the last iteration, ``"warm-up"`` or ``"sampling"``."""
-        return "warm-up" if self.warming_up else "sampling"
-
-    def compare_graphs(self, count: int) -> None:
-        """Compare the graph of the density with the model at some of the chains; drop all graphs if they differ.
-
-        Tracing freezes branches on values, which may have no effect near the initial values. `advance` makes this
-        comparison at intervals for two or four chains, each time for other ones.
-
-        Args:
-            count: number of chains to compare, evenly spaced.
-        """
-        chains = schedule.chains_to_compare(self.iteration, self.problem.chains, count)
-        difference = self._difference(self.state, chains)
-        if difference is None:
-            return
-        self._lookahead.forget(self.random)
-        for graph in self._graphs.values():
-            graph.use_reference()
-        self.state = self._at_position(self.state, self.state.position)
-        where = self.stage if self.warming_up else f"{self.stage}, draws so far may be wrong"
-        warnings.warn(
-            f"The traced density differs from the model at iteration {self.iteration} (in {where}): {difference}. "
-            "Continuing with a loop over chains, without tracing.",
-            stacklevel=3,
-        )
-
-    def record_density(self) -> ReferencePoints:
-        """Evaluate the model at reference points, once per run, so that it can be identified when a run is resumed."""
-        if self._reference is None:
-            self._reference = ReferencePoints.near(self.problem.target, self.problem.initial_values)
-        return self._reference
-
-    def check_density(self) -> None:
-        """Check sites, log density and gradient against those of the run so far, at reference points and at the chains.
-
-        Raises:
-            AnotherDensityError: if they differ by more than rounding.
-        """
-        try:
-            target = self.problem.target.present()
-        except Exception as error:  # a model can fail in any way
-            raise AnotherDensityError(f"the model fails, {reason(error)}") from error
-        self._check_reference(self.record_density(), target)
-        self._check_where_chains_are()
-
-    def _check_reference(self, reference: ReferencePoints, target: Target) -> None:
-        found = reference.difference(target, self.problem.initial_values)
-        if found is not None:
-            raise AnotherDensityError(found)
-
-    def _check_where_chains_are(self) -> None:
-        if not self.state.position:
-            return
-        sites = self.problem.layout.unpack(self.state.position)
-        found = difference(self._values_at, sites, self._values_of(self.state), "where chain {} is")
-        if found is not None:
-            raise AnotherDensityError(found)
-
-    def _values_at(self, sites: Sites) -> Values:
-        return self._values_of(self._at_position(self.state, self.problem.layout.pack(sites)))
-
-    def _values_of(self, state: S) -> Values:
-        """Return log density, gradient and metric (if it depends on the model) of a state."""
-        return named(-state.energy, self.problem.layout.unpack(state.gradient), getattr(state, "metric", None))
-
-    def compare_code(self, *, slow: bool = False) -> None:
-        """Compare compiled code of steps or iterations with the original at all chains; drop code that differs.
-
-        One iteration is run in both ways with separate random numbers, and all its proposals that are not divergent are
-        accepted, so that rejected proposals are compared too.
-
-        Args:
-            slow: whether to include comparisons that take long.
-        """
-        for name, difference_from in self._code.items():
-            graph = self._graphs[name]
-            if not graph.is_graph or (name in self._slow and not slow):
-                continue
-            random = torch.Generator(self.state.energy.device).manual_seed(self.iteration)
-            difference = difference_from(self.state, self.tuning.settings(max(1, self.iteration)), random)
-            if difference is not None:
-                # If the density's graph is wrong, so is all code that contains it.
-                self.compare_graphs(schedule.CHAINS_COMPARED_AT_THE_END)
-                if graph.is_graph:
-                    self._go_on_without(name, difference)
-
-    def _go_on_without(self, name: str, difference: str) -> None:
-        graph, agreed = self._graphs[name], schedule.previous_comparison_of_code(self.iteration)
-        form = graph.backend
-        self._lookahead.forget(self.random)
-        graph.use_reference()
-        self.state = self._at_position(self.state, self.state.position)
-        since = f"iteration {agreed}, when it last agreed," if agreed else "it was built"
-        draws = max(0, min(self.iteration - self.warmup_steps, self.iteration - agreed))
-        made = f" ({draws} of sampling)" if draws else ""
-        without = {"native": "PYRO_MANIFOLD_NATIVE=0 in the environment", "compiled": "jit_compile=False"}
-        again = f": run again with {without[form]}" if form in without else ""
-        warnings.warn(
-            f"The {form} code of the {name} is wrong at iteration {self.iteration} (in {self.stage}): {difference}. "
-            f"Continuing without it, which is slower. The {self.iteration - agreed} iterations{made} since {since} "
-            f"may be wrong, and so may earlier ones that visited similar states{again}.",
-            stacklevel=3,
-        )
-
-    def compare_at_the_end(self) -> None:
-        """Compare graphs and code at the end of a run, at more chains than before."""
-        self.compare_graphs(schedule.CHAINS_COMPARED_AT_THE_END)
-        self.compare_code(slow=True)
-
-    def _difference_of_density(self, state: S, chains: list[int]) -> str | None:
-        return self.problem.batched.difference_at(self.problem.layout.unpack(state.position), chains)
-
-    # ---- saving -------------------------------------------------------------------------------------------------
-
     def state_dict(self) -> dict[str, Serialisable]:
         """Return the state on which later draws depend, as nested dictionaries of tensors, numbers and strings.
 
@@ -347,7 +214,7 @@ class Run(Saved, Generic[S, T]):
         """
         self._lookahead.forget(self.random)
         saved = {**super().state_dict(), "random": self.random.get_state(), "forms": self.backends}
-        return {**saved, "made with": dict(self.configuration), "reference": plain(self.record_density())}
+        return {**saved, "made with": dict(self.configuration), "reference": plain(self.density.record())}
 
     def load_state_dict(self, saved: dict[str, Serialisable]) -> None:
         """Restore a checkpoint of a run.
@@ -357,30 +224,31 @@ class Run(Saved, Generic[S, T]):
                 if log density or gradient differ at its chains or reference points; the message names the difference.
         """
         check_entries(saved, (*self.changing, "random", "forms", "made with", "reference"), "the run")
-        self._check_configuration(saved["made with"])
-        check_entries(saved["forms"], self._graphs, "the run's graphs")
+        _check_configuration(saved["made with"], self.configuration)
+        check_entries(saved["forms"], self.code.graphs, "the run's graphs")
         for name, form in saved["forms"].items():
             if not isinstance(form, str):
                 raise ValueError(f"The saved form of the {name} is {form!r}, expected a string such as 'traced'.")
         present = self.state_dict()
         try:
-            reference = ReferencePoints.restored(saved["reference"], self.random.device)
-            self._check_reference(reference, self.problem.target)
+            points = ReferencePoints.restored(saved["reference"], self.random.device)
+            self.density.check_points(points, self.problem.target)
             super().load_state_dict(saved)
             self.random.set_state(restored(present["random"], saved["random"], "random"))
             if self.iteration < 0:
                 raise ValueError(f"The saved 'iteration' is {self.iteration}, expected at least 0.")
-            self._check_where_chains_are()
+            self.density.check_chains()
         except Exception as error:  # a damaged state can fail in any way
             super().load_state_dict(present)  # a state is never partly loaded
             self.random.set_state(present["random"])
             if isinstance(error, ValueError):
                 raise
             raise ValueError(f"The saved run is damaged ({reason(error)}): restore another checkpoint.") from error
-        self._reference, self.statistics = reference, {}
-        if self.compilation.made:
-            self.compilation.make(self.state)
-        for name, graph in self._graphs.items():
+        self.density.restore(points)
+        self.statistics = {}
+        if self.policy.made:
+            self.policy.make(self.state)
+        for name, graph in self.code.graphs.items():
             form = saved["forms"][name]
             if form == graph.backend:
                 continue
@@ -392,11 +260,30 @@ class Run(Saved, Generic[S, T]):
                     stacklevel=2,
                 )
 
-    def _check_configuration(self, saved: Serialisable) -> None:
-        check_entries(saved, self.configuration, "the run's settings")
-        for name, here in self.configuration.items():
-            if saved[name] != here:
-                raise ValueError(
-                    f"The saved run has {name}={saved[name]}, this one {name}={here}: prepare a run with the same "
-                    "settings."
-                )
+
+def _check_statistics(statistics: Statistics, chains: int) -> None:
+    for name, value in statistics.items():
+        if not isinstance(value, Tensor) or value.shape != (chains,):
+            found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise ValueError(
+                f"A transition returns '{name}' as {found}, expected a tensor with one value for each chain, "
+                f"({chains},)."
+            )
+
+
+def _orthogonality_error(problem: Problem, states: Sequence[Any]) -> Statistics:
+    """Compute the largest distance of each chain from its manifolds, ``(states, chains)``, if there are any."""
+    errors = []
+    for block, manifold in problem.manifolds.items():
+        position = torch.stack([state.position[block] for state in states])
+        errors.append(manifold.membership_error(position).reshape(*position.shape[:2], -1).amax(-1))
+    return {"orthogonality_error": torch.stack(errors).amax(0)} if errors else {}
+
+
+def _check_configuration(saved: Serialisable, configuration: Mapping[str, str]) -> None:
+    check_entries(saved, configuration, "the run's settings")
+    for name, here in configuration.items():
+        if saved[name] != here:
+            raise ValueError(
+                f"The saved run has {name}={saved[name]}, this one {name}={here}: prepare a run with the same settings."
+            )

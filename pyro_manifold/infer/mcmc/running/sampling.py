@@ -25,7 +25,7 @@ class Sampling:
         run: the run.
         storage: draw storage.
         thinning: number of iterations per draw.
-        asked: number of iterations after warm-up.
+        iterations: number of iterations after warm-up.
         goal: stopping rule.
         data: fingerprints of minibatched data by name, as the density depends on a part of the data at a time.
 
@@ -41,24 +41,24 @@ class Sampling:
         run: Run[Any, Any],
         storage: DrawStorage,
         thinning: int,
-        asked: int,
+        iterations: int,
         goal: Goal | None = None,
         data: Mapping[str, str] | None = None,
     ) -> None:
         self._goal, self._data = goal, dict(data or {})
-        self.run, self._storage, self._thinning, self._asked = run, storage, thinning, asked
+        self.run, self._storage, self._thinning, self._iterations = run, storage, thinning, iterations
         self.error: BaseException | None = None
-        run.record_density()
+        run.density.record()
 
     @property
-    def wanted(self) -> int:
+    def requested(self) -> int:
         """Number of draws of each chain that were requested."""
-        return self._asked // self._thinning
+        return self._iterations // self._thinning
 
     @property
     def draws(self) -> int:
         """Number of requested draws that exist; the storage of a continued run may have more."""
-        return min(self._storage.made, self.wanted)
+        return min(self._storage.num_draws, self.requested)
 
     def check_density(self, data: Mapping[str, str]) -> None:
         """Check that model and data are those of the iterations so far.
@@ -74,7 +74,7 @@ class Sampling:
             f"{name} was {before[name]}, and is {data.get(name)}" for name in before if data.get(name) != before[name]
         ]
         try:
-            self.run.check_density()
+            self.run.density.check()
         except AnotherDensityError as error:
             changed = [f"the density is no longer that of the run ({error.difference})"]
         if changed:
@@ -82,65 +82,65 @@ class Sampling:
                 f"MCMC.continue_run: {'; '.join(changed)}: continue with the original model and data, or create a "
                 "new MCMC."
             )
-        self.run.compare_graphs(_CHAINS_COMPARED)
+        self.run.code.compare_density(_CHAINS_COMPARED)
 
     def ask_for(self, iterations: int) -> None:
         """Request further iterations and discard the stopping rule."""
-        self._asked += iterations
+        self._iterations += iterations
         self._goal = self.stopped = None
         if isinstance(self._storage, InMemory):
-            self._storage.make_room(self.wanted - self._storage.made)
+            self._storage.make_room(self.requested - self._storage.num_draws)
 
-    def go_on(self, consumers: Sequence[Consumer], figures: Callable[[], Any], disable_progbar: bool) -> None:
+    def resume(self, consumers: Sequence[Consumer], figures: Callable[[], Any], disable_progbar: bool) -> None:
         """Run the requested iterations; an error of the model, the data or a consumer is stored in ``error``.
 
         Raises:
             KeyboardInterrupt: before the first draw, with a warning that the state of warm-up is kept.
         """
         self.error = None
-        total, wanted = self.run.warmup_steps + self._asked, self.wanted
-        why: str | None = None
+        total, requested = self.run.warmup_steps + self._iterations, self.requested
+        stop_reason: str | None = None
         error: BaseException | None = None
         checks = None if self._goal is None else GoalChecks(self._goal, self._storage, self._thinning)
         with self._storage.sampling():
             try:
                 with ProgressBar(total, figures, disable_progbar, self.run.iteration) as progress:
                     consumers = [self._storage, *consumers, progress]
-                    if checks is None or not checks.reached(min(self._storage.made, wanted)):
-                        _, why, error = sample(self.run, self._asked, self._thinning, consumers, checks)
+                    if checks is None or not checks.reached(min(self._storage.num_draws, requested)):
+                        _, stop_reason, error = sample(self.run, self._iterations, self._thinning, consumers, checks)
             except BaseException as raised:  # no draw in this call; there may be earlier ones
                 error = raised
             try:
-                self._storage.finish(whole=why is None and error is None)
+                self._storage.finish(whole=stop_reason is None and error is None)
             except OSError as full:
                 error = error or full  # the first error is the one reported
-        broken_off = why is not None or error is not None
+        broken_off = stop_reason is not None or error is not None
         if checks is not None and not broken_off:
-            self.stopped = checks.verdict(wanted)
+            self.stopped = checks.verdict(requested)
         if broken_off or checks is not None:  # iterations not made are no longer requested
-            self._asked = max(0, min(self._asked, self.run.iteration - self.run.warmup_steps))
-        made = self._storage.made
+            self._iterations = max(0, min(self._iterations, self.run.iteration - self.run.warmup_steps))
+        stored = self._storage.num_draws
         if isinstance(error, KeyboardInterrupt):
-            if not made:
+            if not stored:
                 warnings.warn(
                     f"Interrupted at iteration {self.run.iteration} (warm-up has {self.run.warmup_steps}), before "
                     "the first draw: the state of warm-up is kept, and continue_run(num_samples) continues from it.",
                     stacklevel=4,
                 )
                 raise error
-            why, error = "Interrupted", None
+            stop_reason, error = "Interrupted", None
         if error is not None:
-            if made:
-                error.add_note(f"MCMC kept {made} of {wanted} draws of each chain: get_samples() returns them.")
+            if stored:
+                error.add_note(f"MCMC kept {stored} of {requested} draws of each chain: get_samples() returns them.")
             self.error = error
-        elif why is not None:
-            warnings.warn(f"{why}: kept {made} of {wanted} draws of each chain.", stacklevel=4)
+        elif stop_reason is not None:
+            warnings.warn(f"{stop_reason}: kept {stored} of {requested} draws of each chain.", stacklevel=4)
         elif self._goal is not None and not self._goal.reached:
             warnings.warn(str(self.stopped), stacklevel=4)
 
-    def figures(self) -> Mapping[str, str]:
+    def progress(self) -> Mapping[str, str]:
         """Return the progress towards the goal, for the progress bar."""
-        return {} if self._goal is None else self._goal.figures()
+        return {} if self._goal is None else self._goal.progress()
 
     def samples(self) -> Mapping[str, Tensor]:
         """Return constrained draws, ``{site: (chains, draws, ...)}``."""
@@ -154,10 +154,10 @@ class Sampling:
         """Return draws and statistics, only of the most recent draws if they are stored in files."""
         return self._storage.samples(self.draws, RECENT), self._storage.statistics(self.draws, RECENT)
 
-    def report(self) -> dict[str, Any]:
+    def diagnostics_entries(self) -> dict[str, Any]:
         """Return the entries of `MCMC.diagnostics` that this kind of run adds to those of all runs."""
-        return self.run.report()
+        return self.run.diagnostics_entries()
 
-    def sentences(self) -> list[str]:
+    def summary_lines(self) -> list[str]:
         """Return lines below the table of `MCMC.summary`."""
-        return self.run.sentences()
+        return self.run.summary_lines()

@@ -58,12 +58,12 @@ class ShardedDraws:
         thinning: number of iterations per draw.
 
     Attributes:
-        asked: number of iterations after warm-up.
+        requested_iterations: number of iterations after warm-up.
     """
 
     def __init__(self, job: Job, outcomes: list[Outcome], thinning: int) -> None:
-        self.asked = job.num_samples
-        self._outcomes, self._wanted = outcomes, job.num_samples // thinning
+        self.requested_iterations = job.num_samples
+        self._outcomes, self._requested = outcomes, job.num_samples // thinning
         folder = None if job.store is None else job.store.folder
         self._runs = [] if folder is None else [StoredRun(shard_folder(folder, k)) for k in range(len(outcomes))]
 
@@ -71,9 +71,9 @@ class ShardedDraws:
     def draws(self) -> int:
         """Number of draws that every shard has; a shard that was interrupted has fewer than requested."""
         if self._runs:
-            return min(self._wanted, *(run.draws for run in self._runs))
+            return min(self._requested, *(run.draws for run in self._runs))
         lengths = [x.shape[1] for outcome in self._outcomes for x in (outcome.samples | outcome.statistics).values()]
-        return min(lengths, default=self._wanted)
+        return min(lengths, default=self._requested)
 
     def samples(self, last: int | None = None) -> Mapping[str, Tensor]:
         """Return draws, ``{site: (chains, draws, ...)}``; only the last ones with ``last``."""
@@ -91,11 +91,11 @@ class ShardedDraws:
         """Return draws and statistics, only the most recent ones if they are stored in files."""
         return self.samples(RECENT), self.statistics(RECENT)
 
-    def report(self) -> dict[str, Any]:
+    def diagnostics_entries(self) -> dict[str, Any]:
         """Return no entries, as `MCMC.diagnostics` of shards has those of all runs alone."""
         return {}
 
-    def sentences(self) -> list[str]:
+    def summary_lines(self) -> list[str]:
         """Return no lines below the table of `MCMC.summary`."""
         return []
 

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from pyro_manifold.compiled import Verified
+from pyro_manifold.compiled import CompilationPolicy
 from pyro_manifold.compiled.native import native_code_is_allowed
 from pyro_manifold.density import BatchedDensity, Batches, Order, Sites, Target, check_order
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
-from pyro_manifold.infer.mcmc.hmc import Mechanics, Metric, ProductMechanics, block_mechanics
 from pyro_manifold.infer.mcmc.kernel import Kernel
+from pyro_manifold.infer.mcmc.mechanics import Mechanics, Metric, ProductMechanics, block_mechanics
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import (
     Constant,
     CosineCycles,
@@ -26,16 +26,18 @@ from pyro_manifold.infer.mcmc.sgmcmc.schedules import (
 )
 from pyro_manifold.infer.mcmc.sgmcmc.site_masses import SiteMasses
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StochasticState, StochasticStep
-from pyro_manifold.infer.mcmc.sgmcmc.temperature import no_heat, site_of
+from pyro_manifold.infer.mcmc.sgmcmc.temperature import TemperatureOfSites, no_heat
 from pyro_manifold.infer.mcmc.sgmcmc.transition import IterationSettings, StepSchedules, StochasticSteps
-from pyro_manifold.infer.mcmc.sgmcmc.tuning import Data, Scales, checked_scales
+from pyro_manifold.infer.mcmc.sgmcmc.tuning import BatchAdaptation, Scales, checked_scales
 from pyro_manifold.infer.mcmc.transitions import (
     Block,
     Blocks,
-    CompilationPolicy,
+    CompiledCode,
+    CompiledPart,
     Composition,
     Density,
     Executable,
+    Observer,
     Problem,
     Statistics,
 )
@@ -106,12 +108,12 @@ class StochasticGradientKernel(Kernel):
         self._scales = checked_scales(scales)
         self._jit_compile, self._jit_options = jit_compile, dict(jit_options or {})
 
-    def _configuration(self) -> dict[str, str]:
+    def configuration(self) -> dict[str, str]:
         """Return the configuration, with schedules and scales."""
         schedules = {"step_size": self._step_size, "temperature": self._temperature}
         words = {name: _described(value) for name, value in schedules.items()}
         scales = self._scales if isinstance(self._scales, str) else sorted(self._scales.items())
-        return {**super()._configuration(), **words, "scales": repr(scales)}
+        return {**super().configuration(), **words, "scales": repr(scales)}
 
     @property
     def scales(self) -> dict[str, float]:
@@ -137,9 +139,9 @@ class StochasticGradientKernel(Kernel):
         """Return the step function for a problem, which may depend on the problem."""
         return self.step()
 
-    def learned_code(self, step: Step) -> tuple[dict[str, Verified], dict[str, Callable[..., str | None]]]:
-        """Return graphs within a step that has no native code, and functions that compare them with their originals."""
-        return {}, {}
+    def compiled_parts(self, step: Step) -> dict[str, CompiledPart]:
+        """Return code within a step that has no native code as a whole."""
+        return {}
 
     def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
         """Return the initial state, with further quantities that the step needs."""
@@ -149,27 +151,29 @@ class StochasticGradientKernel(Kernel):
         """Return the constructor of the transition, with the arguments of `StochasticSteps`."""
         return StochasticSteps
 
-    def tuning(self, batches: Batches, warmup_steps: int, masses: SiteMasses | None, state: StochasticState) -> Data:
+    def tuning(
+        self, batches: Batches, warmup_steps: int, masses: SiteMasses | None, state: StochasticState
+    ) -> BatchAdaptation:
         """Return the adaptation of a run that begins at a state."""
-        return Data(batches, warmup_steps, masses)
+        return BatchAdaptation(batches, warmup_steps, masses)
 
     def statistics(self, state: StochasticState, mechanics: ProductMechanics) -> Statistics:
         """Return additional statistics of the kernel, for states ``(chains, ...)`` or ``(iterations, chains, ...)``."""
         return {}
 
     @property
-    def takes_batches(self) -> bool:
+    def supports_minibatches(self) -> bool:
         return True
 
     def batched(self, target: Target, example: Sites) -> BatchedDensity:
         """Return the function for energies and gradients of all chains on the batch of a step."""
         batches = self._batches(target, example)
-        own = self._own_minibatches and not batches.whole
+        own = self._own_minibatches and not batches.is_full
         options: Any = {"own": own, "compile": self._compile_options, "warn": self._warn}
         return BatchedDensity(target.on, batches, example, target.manifolds, **options)
 
     def _batches(self, target: Target, example: Sites) -> Batches:
-        if not target.takes_batches or not example:
+        if not target.is_subsampled or not example:
             return Batches()
         value = next(iter(example.values()))
         chains = len(value) if self._own_minibatches else None
@@ -211,27 +215,22 @@ class StochasticGradientKernel(Kernel):
         start = StochasticState(problem.position, {}, *problem.at_step(0)(problem.position), 0, {}, heat, 0)
         state = self.begin(transition.with_momentum(start, problem.random), problem)
         data = self.tuning(batches, warmup_steps, masses, state)
-        more: dict[str, Any] = {} if masses is None else {"report": masses.report, "sentences": masses.sentences}
-
-        def hottest(state: StochasticState) -> str | None:
-            return site_of(state.hottest, mechanics, problem.layout)
-
+        observers: list[Observer] = [
+            TemperatureOfSites(mechanics, problem.layout),
+            *([] if masses is None else [masses]),
+        ]
         one = self._density_of_one_chain(problem)
         if one is None:
-            graphs, code = self.learned_code(step)
-            return Composition(
-                state, [transition], data, at_position, graphs, difference, hottest=hottest, code=code, **more
-            )
+            code = CompiledCode(self.compiled_parts(step), density_difference=difference)
+            return Composition(state, [transition], data, at_position, code, observers)
 
         def compile(state: StochasticState) -> None:
             if density.graph.is_graph:
                 transition.compile(state, one, data.settings(1))
 
-        compilation = CompilationPolicy(compile, _OPERATORS_OF_A_STEP + problem.operators)
-        graphs, code = {"steps": executable.graph}, {"steps": transition.difference}
-        return Composition(
-            state, [transition], data, at_position, graphs, difference, compilation, hottest, code, **more
-        )
+        policy = CompilationPolicy(compile, _OPERATORS_OF_A_STEP + problem.operators)
+        code = CompiledCode({"steps": CompiledPart(executable.graph, transition.difference)}, policy, difference)
+        return Composition(state, [transition], data, at_position, code, observers)
 
     def _density_of_one_chain(self, problem: Problem) -> Density | None:
         """Return the density compiled into native code; None if that is not possible."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from pyro_manifold.infer.mcmc.hmc import CayleyMechanics, GeodesicMechanics, Mechanics
+from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, GeodesicMechanics, Mechanics
 from pyro_manifold.infer.mcmc.sgmcmc.sghmc import SGHMC
 from pyro_manifold.manifolds import Manifold, Sphere, Stiefel
 

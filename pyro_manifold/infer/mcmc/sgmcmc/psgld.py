@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.checks import check_positive, check_share
-from pyro_manifold.infer.mcmc.hmc import (
+from pyro_manifold.infer.mcmc.mechanics import (
     EuclideanMechanics,
     Mechanics,
     Metric,

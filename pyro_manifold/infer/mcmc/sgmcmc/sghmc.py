@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any, ClassVar, get_args
 
 from pyro_manifold.infer.mcmc.checks import check_positive, is_a
-from pyro_manifold.infer.mcmc.hmc import Mechanics, Metrics, ProductMechanics, at_temperature
+from pyro_manifold.infer.mcmc.mechanics import Mechanics, Metrics, ProductMechanics, at_temperature
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule
 from pyro_manifold.infer.mcmc.sgmcmc.steps import Step, StepSettings, StochasticState

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from pyro_manifold.infer.mcmc.hmc import (
+from pyro_manifold.infer.mcmc.mechanics import (
     CayleyMechanics,
     GeodesicMechanics,
     Mechanics,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyro_manifold.density import Order
 from pyro_manifold.infer.mcmc.checks import check_positive
-from pyro_manifold.infer.mcmc.hmc import Mechanics, Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.mechanics import Mechanics, Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.kernel import StochasticGradientKernel
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule
@@ -200,9 +200,9 @@ class SGNHT(StochasticGradientKernel):
         self._friction, self._thermostat_mass = friction, thermostat_mass
         self._resample_momentum = resample_momentum
 
-    def _configuration(self) -> dict[str, str]:
+    def configuration(self) -> dict[str, str]:
         """Return the configuration, with the thermostat mass also if it is None."""
-        return {**super()._configuration(), "thermostat_mass": repr(self._thermostat_mass)}
+        return {**super().configuration(), "thermostat_mass": repr(self._thermostat_mass)}
 
     def begin(self, state: StochasticState, problem: Problem) -> StochasticState:
         return state._replace(

@@ -30,10 +30,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc import EuclideanMechanics, Metric, Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.mechanics import EuclideanMechanics, Metric, Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules
-from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Problem
+from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Observer, Problem
 from pyro_manifold.store import Saved, Serialisable
 
 _ACCEPTED_EXCESS = 0.1
@@ -99,7 +99,7 @@ def cancellation(friction: float, steps_of_an_epoch: int | None) -> float:
     return found * (1 - k**2)
 
 
-class SiteMasses(Saved):
+class SiteMasses(Saved, Observer):
     """Masses of sites, each a scalar, adapted in windows of warm-up and constant afterwards.
 
     A window estimates each mass from the states at the ends of its iterations alone, with one additional gradient for
@@ -123,7 +123,7 @@ class SiteMasses(Saved):
     def __init__(self, problem: Problem, mechanics: ProductMechanics, plan: StepSchedules, warmup_steps: int) -> None:
         self._problem, self._mechanics, self._plan = problem, mechanics, plan
         self._heating = plan.heating
-        if problem.takes_minibatches:
+        if problem.is_subsampled:
             self._heating *= cancellation(plan.friction, problem.batched.batches.steps_of_an_epoch)
         self._windows = windows(warmup_steps)
         self._ends = [window.stop for window in self._windows]
@@ -200,7 +200,7 @@ class SiteMasses(Saved):
         gradient = self._mechanics.restore_momentum(position, state.gradient)
         curvature, rows = self._curvature(state, gradient, random)
         found = {"squares": self._squared(position, gradient), "curvature": curvature, "rows": rows}
-        if self._problem.takes_minibatches:
+        if self._problem.is_subsampled:
             another = self._problem.at_step(state.steps + 1)(position)[1]
             another = self._mechanics.restore_momentum(position, another)
             difference = {block: (x - another[block]) / 2**0.5 for block, x in gradient.items()}
@@ -330,7 +330,7 @@ class SiteMasses(Saved):
         super().load_state_dict(saved)
         self._use(self.mass)
 
-    def report(self) -> dict[str, Any]:
+    def diagnostics_entries(self) -> dict[str, Any]:
         """Return the entry ``"site_scales"`` of `MCMC.diagnostics`, by site."""
         return {
             "site_scales": {
@@ -339,7 +339,7 @@ class SiteMasses(Saved):
             }
         }
 
-    def sentences(self) -> list[str]:
+    def summary_lines(self) -> list[str]:
         """Return a line for `MCMC.summary`."""
         each = [f"{name} {scale:.3g}" for name, scale in self.scales.items()]
         rest = f" and {len(each) - 8} more" if len(each) > 8 else ""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc import Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.mechanics import Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.transitions import Blocks, Noise, Potential, Statistics
 
 

@@ -7,11 +7,13 @@ numbered across all blocks.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.hmc import EuclideanMechanics, Metrics, ProductMechanics
-from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Layout
+from pyro_manifold.infer.mcmc.mechanics import EuclideanMechanics, Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Layout, Observer
 
 
 class KineticTemperature:
@@ -122,6 +124,21 @@ def no_heat(mechanics: ProductMechanics, position: Blocks) -> Blocks:
     """Return sums over zero iterations, in the format of `KineticTemperature.added_to`."""
     euclidean = {block: isinstance(move, EuclideanMechanics) for block, move in mechanics.items()}
     return {block: x.new_zeros(1, x.shape[1] if euclidean[block] else 1) for block, x in position.items()}
+
+
+class TemperatureOfSites(Observer):
+    """Name of the site with the highest momentum temperature, for the warning about it.
+
+    Args:
+        mechanics: mechanics of each block.
+        layout: sites of each block.
+    """
+
+    def __init__(self, mechanics: ProductMechanics, layout: Layout) -> None:
+        self._mechanics, self._layout = mechanics, layout
+
+    def max_temperature_site(self, state: Any) -> str | None:
+        return site_of(state.hottest, self._mechanics, self._layout)
 
 
 def site_of(number: int, mechanics: ProductMechanics, layout: Layout) -> str | None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density import Batches, shapes_of
-from pyro_manifold.infer.mcmc.hmc import Metrics, ProductMechanics, at_temperature
+from pyro_manifold.infer.mcmc.mechanics import Metrics, ProductMechanics, at_temperature
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import Schedule, value_at
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StepSettings, StochasticState
 from pyro_manifold.infer.mcmc.sgmcmc.temperature import KineticTemperature

@@ -18,7 +18,7 @@ from pyro_manifold.store import Saved
 Scales = Mapping[str, float] | Literal["adapt"]
 
 
-class Data(Saved):
+class BatchAdaptation(Saved):
     """Settings of iterations; the only states are the seed of the order of batches, and masses that are learned.
 
     Args:
@@ -28,7 +28,7 @@ class Data(Saved):
     """
 
     def __init__(self, batches: Batches, warmup_steps: int = 0, masses: SiteMasses | None = None) -> None:
-        changing = () if batches.whole else ("_batches",)
+        changing = () if batches.is_full else ("_batches",)
         self.changing = changing if masses is None else (*changing, "masses")  # type: ignore[misc]
         self._batches, self._warmup_steps, self.masses = batches, warmup_steps, masses
 

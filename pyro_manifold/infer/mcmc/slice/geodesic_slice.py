@@ -13,8 +13,9 @@ from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.density import BatchedDensity, Batches, Sites, Target
+from pyro_manifold.infer.mcmc.adaptation import windows
 from pyro_manifold.infer.mcmc.checks import check_counts, check_positive, check_share
-from pyro_manifold.infer.mcmc.hmc import reflections, windows
+from pyro_manifold.infer.mcmc.hmc import reflections
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.transitions import (
     Block,

@@ -1,7 +1,14 @@
 """Transitions of all chains, and building blocks of kernels; see ``docs/how_to/extending.md``."""
 
-from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
-from pyro_manifold.infer.mcmc.transitions.composition import Composition, Fixed, Tuning, weyl_sequence
+from pyro_manifold.infer.mcmc.transitions.composition import (
+    CompiledCode,
+    CompiledPart,
+    Composition,
+    Fixed,
+    Observer,
+    Tuning,
+    weyl_sequence,
+)
 from pyro_manifold.infer.mcmc.transitions.executable import Executable
 from pyro_manifold.infer.mcmc.transitions.layout import Layout, refuse_manifold
 from pyro_manifold.infer.mcmc.transitions.lookahead import BatchedIterations, Lookahead
@@ -19,13 +26,13 @@ from pyro_manifold.infer.mcmc.transitions.states import (
     S,
     Statistics,
     choose,
+    coordinates,
     in_rows,
     normal_like,
     per_chain,
     unbound,
     uniform_like,
 )
-from pyro_manifold.infer.mcmc.transitions.step_backoff import StepBackoff
 from pyro_manifold.infer.mcmc.transitions.step_graph import Density
 from pyro_manifold.infer.mcmc.transitions.trees import of_tensors
 
@@ -33,10 +40,13 @@ __all__ = [
     "AdaptedStepSize",
     "Block",
     "Blocks",
+    "CompiledCode",
+    "CompiledPart",
     "Composition",
     "Executable",
     "Fixed",
     "Noise",
+    "Observer",
     "PlainTransition",
     "PositionState",
     "Potential",

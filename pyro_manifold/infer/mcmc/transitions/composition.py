@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from pyro_manifold.compiled import Verified
-from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
+from pyro_manifold.compiled import CompilationPolicy, Verified
 from pyro_manifold.infer.mcmc.transitions.states import Blocks, S, Statistics, Transition
 from pyro_manifold.store import Saved, Serialisable
 
@@ -56,6 +55,53 @@ class Fixed(Saved, Generic[T]):
         """Do nothing, since the settings are constant."""
 
 
+class CompiledPart(NamedTuple):
+    """Code in place of steps or iterations, which is compared with them during a run.
+
+    Attributes:
+        graph: the code, with what it replaces.
+        difference: function of a state, settings and a generator; describes the difference from what the code replaces,
+            or returns None if they agree. None for a graph that is compared with the density alone.
+        slow: whether it is compared at the end only, since what it replaces is slow to evaluate.
+    """
+
+    graph: Verified
+    difference: Callable[[Any, Any, torch.Generator], str | None] | None = None
+    slow: bool = False
+
+
+@dataclass(frozen=True)
+class CompiledCode:
+    """Code of a run in addition to the graph of its potential.
+
+    Attributes:
+        parts: code by the name of what it replaces, such as ``"step"`` or ``"trajectory"``.
+        policy: when to compile native code.
+        density_difference: function of a state and some chains; describes the difference between the graph of the
+            density and the model there. None uses the comparison of the problem's potential.
+    """
+
+    parts: Mapping[str, CompiledPart] = field(default_factory=dict)
+    policy: CompilationPolicy = field(default_factory=lambda: CompilationPolicy(None))
+    density_difference: Callable[[Any, list[int]], str | None] | None = None
+
+
+class Observer:
+    """What a kernel adds to the reports of its runs; by default nothing."""
+
+    def diagnostics_entries(self) -> dict[str, Any]:
+        """Return entries for `MCMC.diagnostics`."""
+        return {}
+
+    def summary_lines(self) -> list[str]:
+        """Return lines below the table of `MCMC.summary`."""
+        return []
+
+    def max_temperature_site(self, state: Any) -> str | None:
+        """Return the site with the highest momentum temperature; None where temperatures are not measured."""
+        return None
+
+
 @dataclass
 class Composition(Generic[S, T]):
     """Composition of a run, as returned by `Kernel.compose`.
@@ -65,28 +111,13 @@ class Composition(Generic[S, T]):
         transitions: transitions of one iteration, in this order; the last one is adapted.
         tuning: adaptation of the settings of all transitions.
         at_position: function of a state and a position; returns the state there, with the density re-evaluated.
-        graphs: verified functions that contain the density, in addition to the potential itself.
-        difference: function of a state and some chains; describes the difference between the graph of the density and
-            the model there. None uses the comparison of the problem's potential.
-        code: for ``graphs`` that replace iterations or steps, functions of a state, settings and a generator; each
-            describes the difference from the original there, or returns None if they agree.
-        slow: keys of ``code`` that are compared at the end only, since the original is slow to evaluate.
-        compilation: compilation policy: when to compile native code.
-        hottest: function from a state to the site with the highest momentum temperature; None where temperatures are
-            not measured.
-        report: entries for `MCMC.diagnostics`.
-        sentences: lines below the table of `MCMC.summary`.
+        code: code in place of steps or iterations, and when it is compiled.
+        observers: what is added to the reports of the run.
     """
 
     state: S
     transitions: Sequence[Transition[S, T]]
     tuning: Tuning[S, T]
     at_position: Callable[[S, Blocks], S]
-    graphs: dict[str, Verified] = field(default_factory=dict)
-    difference: Callable[[S, list[int]], str | None] | None = None
-    compilation: CompilationPolicy = field(default_factory=lambda: CompilationPolicy(None))
-    hottest: Callable[[S], str | None] = lambda state: None
-    code: dict[str, Callable[[S, T, torch.Generator], str | None]] = field(default_factory=dict)
-    slow: frozenset[str] = frozenset()
-    report: Callable[[], dict[str, Any]] = dict
-    sentences: Callable[[], list[str]] = list
+    code: CompiledCode = field(default_factory=CompiledCode)
+    observers: Sequence[Observer] = ()

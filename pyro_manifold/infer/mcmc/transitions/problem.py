@@ -21,7 +21,7 @@ from pyro_manifold.density import (
     refuse_cut_gradients,
 )
 from pyro_manifold.infer.mcmc.transitions.layout import Layout
-from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, Potential
+from pyro_manifold.infer.mcmc.transitions.states import Block, Blocks, ChainState, Potential, coordinates
 from pyro_manifold.manifolds import Manifold
 
 
@@ -38,6 +38,8 @@ class Problem:
         random: generator of all random numbers of the run, seeded from torch's generator and thus by
             `pyro.set_rng_seed`.
         drawn: whether the initial values were drawn at random.
+        functionals: makes, of the problem, the function of a state by which warm-up chooses the trajectory length; the
+            run supplies one that symmetries of the posterior do not change.
     """
 
     target: Target
@@ -47,6 +49,7 @@ class Problem:
     batched: BatchedDensity
     random: torch.Generator
     drawn: bool = False
+    functionals: Callable[[Problem], Callable[[ChainState], Tensor]] = lambda problem: coordinates
 
     @classmethod
     def build(
@@ -93,9 +96,9 @@ class Problem:
         return self.layout.pack(finite_values(self.target, values, True, self.batched))
 
     @property
-    def takes_minibatches(self) -> bool:
+    def is_subsampled(self) -> bool:
         """Return whether the density is evaluated on minibatches of the data."""
-        return not self.batched.batches.whole
+        return not self.batched.batches.is_full
 
     @property
     def position(self) -> Blocks:
@@ -132,7 +135,7 @@ class Problem:
     @property
     def potential_of_one_chain(self) -> Potential | None:
         """`potential` for a single chain, as a graph; None if there is none."""
-        density = None if self.takes_minibatches else self.density_of_one_chain
+        density = None if self.is_subsampled else self.density_of_one_chain
         return None if density is None else density({})
 
     @property

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled import CompilationPolicy
 from pyro_manifold.compiled.native import native_code_is_allowed
 from pyro_manifold.density import Batch
-from pyro_manifold.infer.mcmc.transitions.compilation import CompilationPolicy
-from pyro_manifold.infer.mcmc.transitions.composition import Composition, Tuning
+from pyro_manifold.infer.mcmc.transitions.composition import CompiledCode, CompiledPart, Composition, Tuning
 from pyro_manifold.infer.mcmc.transitions.executable import Executable
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.states import (
@@ -132,15 +132,11 @@ def composition_of(
         energy, gradient = problem.potential(position)
         return state._replace(position=position, energy=energy, gradient=gradient)
 
-    return Composition(
-        start,
-        [*earlier, executable],
-        tuning,
-        at_position,
-        {"step": executable.step.graph, "trajectory": executable.graph},
-        compilation=code.policy(),
-        code={"step": executable.step.difference, "trajectory": executable.difference},
-    )
+    parts = {
+        "step": CompiledPart(executable.step.graph, executable.step.difference),
+        "trajectory": CompiledPart(executable.graph, executable.difference),
+    }
+    return Composition(start, [*earlier, executable], tuning, at_position, CompiledCode(parts, code.policy()))
 
 
 class _Code(Generic[S, T]):

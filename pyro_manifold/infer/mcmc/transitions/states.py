@@ -138,3 +138,9 @@ def normal_like(tensor: Tensor, random: torch.Generator | None = None) -> Tensor
 def uniform_like(tensor: Tensor, random: torch.Generator | None = None) -> Tensor:
     """Draw uniform numbers in [0, 1) of the shape, dtype and device of a tensor."""
     return torch.rand(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=random)
+
+
+def coordinates(state: ChainState) -> Tensor:
+    """Return all coordinates of each chain, ``(chains, coordinates)``."""
+    # Sorted, since the order of a state's blocks after a transition differs from that of an initial or restored state.
+    return torch.cat([state.position[block].flatten(1) for block in sorted(state.position)], 1)

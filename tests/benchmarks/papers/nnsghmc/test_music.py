@@ -120,7 +120,7 @@ def test_a_sampler_of_music(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("sampler", long_except(["SGHMC", "NNSGHMC", "Adam", "Santa"], "Adam"))
-def test_a_stored_run_goes_on(sampler, tmp_path, capsys, monkeypatch):
+def test_a_stored_run_continues(sampler, tmp_path, capsys, monkeypatch):
     def made(folder):
         command = f"--short --sampler networks --units {UNITS} --chains 2 --collection Nottingham --epochs 4"
         music.main(shlex.split(f"{command} --samplers {sampler} --store {tmp_path / folder}"))

@@ -95,7 +95,7 @@ def test_gradients_in_the_unit_of_training(capsys):
 
 
 @pytest.mark.parametrize("name", long_except(["SGHMC", "Adam"], "Adam"))
-def test_a_stored_run_goes_on_bit_for_bit(name, tmp_path):
+def test_a_stored_run_continues_bit_for_bit(name, tmp_path):
     train, test = generated(300, 1), generated(100, 2)
 
     def run(file):

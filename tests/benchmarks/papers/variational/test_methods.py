@@ -17,7 +17,7 @@ def model():
 
 
 @pytest.mark.filterwarnings("ignore:SVI falls back")
-def test_steps_that_are_too_long_diverge_and_the_comparison_goes_on():
+def test_steps_that_are_too_long_diverge_and_the_comparison_continues():
     fit = methods.fit(methods.METHODS["Stiefel basic"], model, (), 2, 1e6, BUDGET)
     assert fit.diverged
     assert fit.steps < BUDGET.steps

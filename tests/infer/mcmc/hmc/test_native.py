@@ -11,7 +11,7 @@ import torch
 from pyro_manifold.compiled.native import compiler, operators
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, OHMC
-from pyro_manifold.infer.mcmc.hmc import Metric
+from pyro_manifold.infer.mcmc.mechanics import Metric
 from tests.infer.mcmc.compilers import make_native_code_at_once, native_code
 
 pytestmark = native_code
@@ -56,7 +56,7 @@ def leaves(tree):
 
 
 def natively(run, transition):
-    run.compilation.make(run.state)
+    run.policy.make(run.state)
     assert transition.graph.backend == "native"
 
 
@@ -118,7 +118,7 @@ def test_a_kernel_with_native_code_can_be_pickled(monkeypatch):
     for _ in range(40):
         kernel.run.advance()
     copy = pickle.loads(pickle.dumps(kernel))
-    assert copy.run._graphs["trajectory"].backend == "native"
+    assert copy.run.code.graphs["trajectory"].backend == "native"
     assert torch.equal(copy.run.advance()["U"], kernel.run.advance()["U"])
 
 
@@ -133,7 +133,7 @@ class TestWithoutNativeCode:
     def check_fallback(self, reason):
         run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
         with pytest.warns(UserWarning, match=reason):
-            run.compilation.make(run.state)
+            run.policy.make(run.state)
         assert transition.graph.backend == "steps"
         run.advance()
 
@@ -160,7 +160,7 @@ class TestWithoutNativeCode:
     def test_switched_off(self, monkeypatch):
         monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")
         run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
-        run.compilation.make(run.state)
+        run.policy.make(run.state)
         assert transition.graph.backend == "steps"
 
     @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ class TestWithoutNativeCode:
     def test_short_runs_compile_nothing(self, planned, switches_at):
         """Of unknown length until they have cost as much; where the length is known, long ones at once."""
         run, transition, _ = transition_of(OHMC(concentrated, **FIXED), 3)
-        run.compilation.planned = planned
+        run.policy.planned = planned
         switched = 0
         for iteration in range(1, 1 + (planned if 0 < planned < 100 else 800)):
             run.advance()

@@ -29,7 +29,7 @@ def curved():
 
 def prepared(model, chains=5, **options):
     run = MSD(model, **options).prepare(chains, 0, None)
-    run.compilation.planned = 1000
+    run.policy.planned = 1000
     return run, run.transitions[0]
 
 
@@ -38,7 +38,7 @@ def leaves(tree):
 
 
 def natively(run, trajectory):
-    run.compilation.make(run.state)
+    run.policy.make(run.state)
     assert trajectory.graph.backend == "native"
 
 

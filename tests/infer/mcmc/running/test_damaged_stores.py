@@ -97,7 +97,7 @@ def test_another_version_and_another_machine(tmp_path, copied):
         made(tmp_path, resume=True)
 
 
-def test_a_run_in_the_format_before_is_read_and_does_not_go_on(tmp_path, copied):
+def test_a_run_in_the_format_before_is_read_and_does_not_continue(tmp_path, copied):
     copied(tmp_path)
     path = tmp_path / "manifest.json"
     manifest = json.loads(path.read_text())

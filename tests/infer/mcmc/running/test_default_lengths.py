@@ -133,7 +133,7 @@ def test_replica_exchange_runs_until_the_goal():
     assert GOAL in mcmc.stopped
 
 
-def test_a_stored_run_goes_on_to_the_goal_and_is_then_complete(tmp_path, monkeypatch):
+def test_a_stored_run_continues_to_the_goal_and_is_then_complete(tmp_path, monkeypatch):
     monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")  # which begins where enough iterations are planned
 
     def interrupt(iteration):

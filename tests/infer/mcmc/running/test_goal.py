@@ -205,6 +205,6 @@ def test_no_superchains(count, size):
         Superchains(count, size)
 
 
-def test_other_kernels_are_told():
+def test_other_kernels_are_refused():
     with pytest.raises(ValueError, match="until needs chain_method='vectorized'"):
         MCMC(pyro.infer.NUTS(concentrated), until={"ess": 100})

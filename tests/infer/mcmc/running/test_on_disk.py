@@ -44,7 +44,7 @@ def test_storing_changes_no_draw_and_reads_like_memory(tmp_path):
         (("Sample", 13), "kept 7 of 12 draws"),
     ],
 )
-def test_an_interrupt_waits_for_its_iteration_and_the_run_goes_on(tmp_path, stop_at, words):
+def test_an_interrupt_waits_for_its_iteration_and_the_run_continues(tmp_path, stop_at, words):
     expected = whole(thinning=2)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -56,7 +56,7 @@ def test_an_interrupt_waits_for_its_iteration_and_the_run_goes_on(tmp_path, stop
     assert same(made(tmp_path, resume=True, seed=5, thinning=2), expected)
 
 
-def test_an_error_keeps_draws_and_the_run_goes_on(tmp_path):
+def test_an_error_keeps_draws_and_the_run_continues(tmp_path):
     with pytest.raises(RuntimeError, match="mine") as raised:
         made(tmp_path, stop_at=("Sample", 12), by=RuntimeError("mine"))
     assert "kept 13 of 24 draws" in raised.value.__notes__[0]
@@ -74,7 +74,7 @@ def rows(y):
         pyro.sample("y", dist.MultivariateNormal(torch.zeros(4), torch.eye(4) + U @ U.mT), obs=y)
 
 
-def test_a_loader_goes_on_in_the_middle_of_a_pass(tmp_path):
+def test_a_loader_continues_in_the_middle_of_a_pass(tmp_path):
     def run(folder, **options):
         loader = DataLoader(TensorDataset(data()), batch_size=6, shuffle=True)
         return made(folder, kernel=OSGHMC(rows, step_size=0.01, friction=0.1), loader=loader, **options)
@@ -126,7 +126,7 @@ def test_a_process_may_end_at_any_file_operation(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_process_that_is_killed_goes_on_in_another(tmp_path):
+def test_a_process_that_is_killed_continues_in_another(tmp_path):
     program = (
         "import pathlib, os, signal, torch; torch.set_default_dtype(torch.float64); torch.set_num_threads(1)\n"
         "from tests.infer.mcmc.running.stored_runs import made\n"
@@ -226,7 +226,7 @@ def test_a_full_disk_is_a_sentence_and_nothing_is_lost(small_disk, tmp_path):
 # ---- read while it runs ------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_read_while_it_goes_on(tmp_path):
+def test_a_run_is_read_while_it_continues(tmp_path):
     seen = []
 
     def look(iteration):

@@ -268,7 +268,7 @@ lazy = Lazy()
     }.items(),
     ids=lambda pair: pair[0],
 )
-def test_an_unchanged_model_goes_on(tmp_path, pair):
+def test_an_unchanged_model_continues(tmp_path, pair):
     before, after = pair[1]
     made(tmp_path, OHMC(before))
     assert not isinstance(before, Lazy) or before.total > 0

@@ -231,7 +231,7 @@ class Interrupting:
             yield DATA[10 * k : 10 * k + 10]
 
 
-def test_a_run_goes_on_after_an_interrupt_in_the_loader():
+def test_a_run_continues_after_an_interrupt_in_the_loader():
     run, whole = (
         SGLD(on_batches, step_size=1e-3).prepare(2, 0, {"w": torch.zeros(2)}, data_loader=loader)
         for loader in (Interrupting(), [DATA[10 * k : 10 * k + 10] for k in range(5)])

@@ -14,7 +14,7 @@ from problems.noisy_gradients import gradient_noise
 from problems.targets import LANGEVIN
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, PSGLD, SGHMC, SGLD
-from pyro_manifold.infer.mcmc.hmc import CayleyMechanics, EuclideanMechanics, Metric, ProductMechanics
+from pyro_manifold.infer.mcmc.mechanics import CayleyMechanics, EuclideanMechanics, Metric, ProductMechanics
 from pyro_manifold.infer.mcmc.sgmcmc import StepSettings, StochasticState, euler_step, splitting_step
 from pyro_manifold.manifolds import Stiefel
 

@@ -127,7 +127,7 @@ def test_a_new_batch_traces_nothing(monkeypatch, source):
     run = kernel.run
     for _ in range(8):  # all shapes of batches have come
         run.advance()
-    run.compare_graphs = lambda count: None  # which asks the model itself, now and then
+    run.code.compare_density = lambda count: None  # which asks the model itself, now and then
     before = len(traces), len(calls)
     for _ in range(60):
         run.advance()
@@ -152,7 +152,7 @@ def prepared(name, seed):
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_run_goes_on_bit_for_bit(name):
+def test_a_run_continues_bit_for_bit(name):
     first = prepared(name, 0)
     advance(first, 7)
     saved = pickle.loads(pickle.dumps(first.state_dict()))

@@ -13,7 +13,7 @@ from problems.noisy_gradients import gradient_noise
 from problems.targets import LANGEVIN
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, SGHMC, SGNHT
-from pyro_manifold.infer.mcmc.hmc import (
+from pyro_manifold.infer.mcmc.mechanics import (
     CayleyMechanics,
     EuclideanMechanics,
     GeodesicMechanics,

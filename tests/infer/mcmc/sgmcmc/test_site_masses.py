@@ -194,7 +194,7 @@ def test_they_are_reported(capsys):
     assert pickle.loads(pickle.dumps(mcmc)).diagnostics()["site_scales"] == reported
 
 
-def test_a_run_without_warm_up_says_where_its_scales_are_from():
+def test_a_run_without_warm_up_warns_where_its_scales_are_from():
     with pytest.warns(UserWarning, match="scales='adapt' without warm-up: scales are those of the initial position"):
         sampled(SGHMC(two_scales, step_size=0.2, scales="adapt"), 2, 0, 8, initial_params=START)
 

@@ -10,7 +10,7 @@ import torch
 
 from pyro_manifold.compiled.native import operators
 from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT, SMC
-from pyro_manifold.infer.mcmc.running import Run, comparison_schedule
+from pyro_manifold.infer.mcmc.running import CodeChecks, comparison_schedule
 from pyro_manifold.infer.mcmc.transitions import step_graph
 from tests.infer.mcmc.compilers import make_native_code_at_once, native_code
 from tests.infer.mcmc.kernels import KERNELS
@@ -68,13 +68,13 @@ def natively(kernel, warmup_steps=0):
     """A run whose chains are far below the threshold, with native code."""
     pyro.set_rng_seed(0)
     run = kernel.prepare(16, warmup_steps, {"x": torch.full((16,), -4.0)})
-    run.compilation.make(run.state)
+    run.policy.make(run.state)
     assert "native" in forms(run)
     return run
 
 
 def forms(run):
-    return {graph.backend for graph in run._graphs.values()}
+    return {graph.backend for graph in run.code.graphs.values()}
 
 
 def said_in(run, iterations, at_the_end=True):
@@ -84,7 +84,7 @@ def said_in(run, iterations, at_the_end=True):
         for _ in range(iterations):
             run.advance()
         if at_the_end:
-            run.compare_at_the_end()
+            run.code.at_the_end()
     return [str(warning.message) for warning in caught if " is wrong at " in str(warning.message)]
 
 
@@ -161,14 +161,14 @@ def test_a_frozen_branch_is_looked_for_with_the_code():
     run.move_to({"x": torch.full((8,), 100.0)})
     with pytest.warns(UserWarning, match="The traced density differs from the model at iteration 65"):
         run.advance()
-    assert run._graphs["density"].backend == "loop"
+    assert run.code.graphs["density"].backend == "loop"
 
 
 def test_comparisons_change_no_draw(monkeypatch):
     draws = []
     for compared in (True, False):
         if not compared:
-            monkeypatch.setattr(Run, "compare_code", lambda *_, **__: None)
+            monkeypatch.setattr(CodeChecks, "compare_code", lambda *_, **__: None)
         pyro.set_rng_seed(3)
         mcmc = MCMC(OHMC(concentrated), 150, 50, num_chains=2, disable_progbar=True)
         mcmc.run()
@@ -188,8 +188,8 @@ def test_a_resumed_run_leaves_the_code_at_the_same_iteration():
 
 def test_learned_steps_are_compared_where_coordinates_are(monkeypatch):
     """Of NNSGHMC, with tanh wrong where the networks' inputs were not when it was compared first."""
+    from pyro_manifold.contrib.learned_sampler import coordinate_update
     from pyro_manifold.infer import NNSGHMC
-    from pyro_manifold.infer.mcmc.sgmcmc.meta import coordinate_update
 
     monkeypatch.setattr(coordinate_update, "_LEAST_TO_COMPILE", 1)
 
@@ -198,42 +198,44 @@ def test_learned_steps_are_compared_where_coordinates_are(monkeypatch):
 
     kernel = NNSGHMC(model, sampler="gaussian", step_size=0.02, num_steps=2)
     run = kernel.prepare(16, 0, None)
-    (name,) = (name for name in run._graphs if name.startswith("coordinate update"))
-    assert run._graphs[name].backend == "native"
+    (name,) = (name for name in run.code.graphs if name.startswith("coordinate update"))
+    assert run.code.graphs[name].backend == "native"
     for _ in range(3):
         run.advance()
-    run.compare_code()
-    assert run._graphs[name].backend == "native"
-    right = run._graphs[name]._fastest
-    monkeypatch.setattr(run._graphs[name], "_fastest", lambda *values: tuple(1.01 * value for value in right(*values)))
+    run.code.compare_code()
+    assert run.code.graphs[name].backend == "native"
+    right = run.code.graphs[name]._fastest
+    monkeypatch.setattr(
+        run.code.graphs[name], "_fastest", lambda *values: tuple(1.01 * value for value in right(*values))
+    )
     with pytest.warns(UserWarning, match=r"native code of the coordinate update .*, where 'coordinate' is "):
-        run.compare_code()
-    assert run._graphs[name].backend == "steps"
+        run.code.compare_code()
+    assert run.code.graphs[name].backend == "steps"
     run.advance()
 
 
 def test_a_compiled_step_is_compared_too(monkeypatch):
     monkeypatch.setattr(step_graph, "compiled", lambda graph, options: graph)
     run = OHMC(concentrated, step_size=0.1, num_steps=2, jit_compile=True).prepare(2, 0, None)
-    graph = run._graphs["step"]
+    graph = run.code.graphs["step"]
     assert graph.backend == "compiled"
     monkeypatch.setattr(graph, "_fastest", lambda *values: tuple(1.01 * value for value in graph._function(*values)))
     with pytest.warns(UserWarning, match=r"compiled code of the step is wrong .*jit_compile=False"):
-        run.compare_code()
+        run.code.compare_code()
     assert graph.backend == "eager"
 
 
 @pytest.mark.long
 def test_the_step_of_a_metric_is_compared_at_the_end(monkeypatch):
     run = MSD(wide, metric=metric, step_size=0.1).prepare(2, 0, None)
-    graph = run._graphs["step"]
+    graph = run.code.graphs["step"]
     assert graph.backend == "traced"
     right = graph._fastest
     monkeypatch.setattr(graph, "_fastest", lambda *values: tuple(1.01 * value for value in right(*values)))
-    run.compare_code()
+    run.code.compare_code()
     assert graph.is_graph
     with pytest.warns(UserWarning, match="traced code of the step is wrong"):
-        run.compare_at_the_end()
+        run.code.at_the_end()
     assert not graph.is_graph
 
 
@@ -279,8 +281,8 @@ def test_trajectories_through_a_place_where_a_factorisation_fails():
 
     fixed = {"step_size": 0.9, "num_steps": 3, "adapt_step_size": False, "adapt_mass_matrix": False}
     run = OHMC(model, **fixed).prepare(32, 0, {"x": torch.full((32,), 0.4)})
-    run.compilation.make(run.state)  # warnings are errors
-    assert run._graphs["trajectory"].backend == "native"
+    run.policy.make(run.state)  # warnings are errors
+    assert run.code.graphs["trajectory"].backend == "native"
 
 
 def test_a_branch_is_named_and_nothing_else_is():
@@ -292,6 +294,6 @@ def test_a_branch_is_named_and_nothing_else_is():
     run = OHMC(hidden, step_size=0.1, num_steps=1).prepare(2, 0, {"x": torch.tensor([0.0, 1.0])})
     run.move_to({"x": torch.tensor([1.0, 25.0])})
     with pytest.warns(UserWarning, match="The traced density differs from the model") as caught:
-        run.compare_graphs(2)
+        run.code.compare_density(2)
     (warning,) = caught
     assert "in chain 1, where 'x' is 25; the model has a branch on values of sites" in str(warning.message)

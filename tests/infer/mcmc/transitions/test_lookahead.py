@@ -44,11 +44,11 @@ def test_thinned_draws_and_statistics_are_the_same(monkeypatch):
 def prepared():
     pyro.set_rng_seed(0)
     run = OHMC(concentrated).prepare(3, 5, None)
-    run.compilation.planned = 200
+    run.policy.planned = 200
     return run
 
 
-def test_a_run_that_is_saved_in_between_goes_on_the_same(monkeypatch):
+def test_a_run_that_is_saved_in_between_continues_the_same(monkeypatch):
     expected = prepared()
     for _ in range(5 + 100):
         expected.advance()
@@ -69,7 +69,7 @@ def test_a_run_that_is_saved_in_between_goes_on_the_same(monkeypatch):
     assert torch.equal(run.sites["U"], expected.sites["U"])
 
 
-def test_chains_that_are_put_elsewhere_go_on_from_there():
+def test_chains_that_are_put_elsewhere_continue_from_there():
     run = prepared()
     for _ in range(5 + 10):
         run.advance()

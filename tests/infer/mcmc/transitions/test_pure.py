@@ -59,7 +59,7 @@ def positions(kernel):
 def test_steps_are_compiled_on_request():
     compiled, found = positions(Compiled)
     _, expected = positions(RandomWalk)
-    assert compiled._graphs["step"].backend == "compiled"
+    assert compiled.code.graphs["step"].backend == "compiled"
     torch.testing.assert_close(found, expected)
 
 
@@ -67,7 +67,7 @@ def test_a_step_that_uses_noise_is_not_compiled(monkeypatch):
     monkeypatch.setattr(Compiled, "transition", RandomWalkTransition)
     with pytest.warns(UserWarning, match="no effect"):
         run, _ = positions(Compiled)
-    assert run._graphs["step"].backend == "eager"
+    assert run.code.graphs["step"].backend == "eager"
 
 
 class Count(NamedTuple):
@@ -96,9 +96,9 @@ def test_settings_need_no_step_size():
     assert "step_size" not in run.statistics
     pyro.set_rng_seed(0)
     run = WithoutStepSize(concentrated).prepare(3, 0, None)
-    run.compilation.planned = 5
-    run.compilation.make(run.state)
-    assert run._graphs["trajectory"].backend == "native"
+    run.policy.planned = 5
+    run.policy.make(run.state)
+    assert run.code.graphs["trajectory"].backend == "native"
     torch.testing.assert_close([run.advance()["U"].clone() for _ in range(5)], eager)
     assert set(run.statistics) >= {"n_steps", "lp"}
 
