@@ -1,7 +1,5 @@
 """Types and checks of command-line arguments, with one sentence for what is out of range."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Estimates by draws, and their efficiency."""
 
-from __future__ import annotations
-
 import math
 import warnings
 

@@ -1,7 +1,5 @@
 """Model of classes of images by a Bayesian network."""
 
-from __future__ import annotations
-
 import pyro
 import pyro.distributions as dist
 

@@ -1,7 +1,5 @@
 """Images of digits in the format of MNIST, as tensors."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from pathlib import Path

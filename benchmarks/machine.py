@@ -1,7 +1,5 @@
 """Description of the machine on which a page of figures was measured."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

@@ -6,8 +6,6 @@ with PROBLEMS as `module:dictionary` and SETTING as JSON leaves the values of th
 NumPy's and prints a line of JSON; `measure_apart` calls it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pkgutil
@@ -89,16 +87,12 @@ def run_apart(module, *arguments, threads, limit):
 def environment(threads, caches):
     """Variables of a process with so many threads whose compilers find nothing that they have compiled before."""
     return {
-        **os.environ,
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
+        **os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads),
         "XLA_FLAGS": f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}",
-        "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
-        "PYRO_MANIFOLD_CACHE": f"{caches}/native",
-        "TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor",
-        "NUMBA_CACHE_DIR": f"{caches}/numba",
+        "TORCHINDUCTOR_COMPILE_THREADS": str(threads), "PYRO_MANIFOLD_CACHE": f"{caches}/native",
+        "TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor", "NUMBA_CACHE_DIR": f"{caches}/numba",
         "PYTENSOR_FLAGS": f"base_compiledir={caches}/pytensor,blas__ldflags=",
-    }
+    }  # fmt: skip
 
 
 def main(problems, name, setting, path):

@@ -7,8 +7,6 @@ the part of it that goes before the first iteration, or into a compiler later: b
 compiling. The rest is warm-up and draws.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Predictions by the draws of a run: means and R-hat while chains run, without keeping weights."""
 
-from __future__ import annotations
-
 import pyro
 import torch
 

@@ -10,8 +10,6 @@ lines, `<!-- make bench PART=name -->` and `<!-- end of name -->`, and nothing e
 are run again one by one, and a part that fails leaves its page as it was.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

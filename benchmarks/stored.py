@@ -1,7 +1,5 @@
 """Files of results: written whole or not at all, and read with one sentence if damaged or made with other settings."""
 
-from __future__ import annotations
-
 import json
 import os
 import zlib
@@ -31,6 +29,16 @@ def read_json(path):
         return json.loads(Path(path).read_text())
     except ValueError as error:
         raise SystemExit(f"{path} is damaged ({error}): delete it.") from error
+
+
+def kept(path, key, make):
+    """Result of ``make()``, from a JSON file that has it under a key or gets it; without a file if ``path`` is None."""
+    found = read_json(path) if path is not None and Path(path).exists() else {}
+    if key not in found:
+        found[key] = make()
+        if path is not None:
+            write_json(path, found)
+    return found[key]
 
 
 def write_state(path, content):

@@ -1,10 +1,25 @@
 """Tables in Markdown, written whole or printed row by row as figures come."""
 
-from __future__ import annotations
+import math
 
 
 def line(cells):
     return f"| {' | '.join(map(str, cells))} |"
+
+
+def formatted(forms, *values):
+    """Cells of numbers, by formats with spaces between them, such as ``".1f .0%"``."""
+    return [format(value, form) for form, value in zip(forms.split(), values, strict=True)]
+
+
+def with_deviation(values, digits=0):
+    """Text of the mean of values, with their standard deviation if there are several."""
+    values = [float(value) for value in values]
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return f"{mean:.{digits}f}"
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
 
 def header(columns):

@@ -1,7 +1,5 @@
 """Clocks: of a call that is repeated, and of a whole run."""
 
-from __future__ import annotations
-
 import gc
 import resource
 import time

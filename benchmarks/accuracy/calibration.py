@@ -14,9 +14,6 @@ ranks can resolve; with steps ten times as long it is not, which is one of the v
 ``--results`` keeps the ranks in a file: rows that the file has are drawn from it, not computed again.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
 import time
 import warnings
@@ -31,15 +28,10 @@ import torch
 from torch.distributions import biject_to
 from torch.distributions.transforms import ExpTransform
 
+from benchmarks.pictures import pyplot
+from benchmarks.study import option, read
 from benchmarks.tables import table
-from problems.calibration import (
-    QUANTITIES,
-    Simulated,
-    draw_by_nuts,
-    draw_vectorised,
-    ranks,
-    simulate,
-)
+from problems.calibration import QUANTITIES, draw_by_nuts, draw_vectorised, ranks, simulate
 from pyro_manifold.contrib.calibration import BINS, Uniformity
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD, SGNHT, GeodesicSlice
@@ -92,6 +84,10 @@ def vectorised(make, *, thinning, warmup_steps, chart="polar", **options):
     return Way(partial(draw_vectorised, make, thinning=thinning, warmup_steps=warmup_steps, chart=chart), **options)
 
 
+def stochastic(kernel, *, thinning, **settings):
+    return vectorised(partial(kernel, **settings), thinning=thinning, warmup_steps=50)
+
+
 def nuts(chart):
     return Way(partial(draw_by_nuts, thinning=2, warmup_steps=60, chart=chart), one_by_one=True)
 
@@ -114,17 +110,11 @@ KERNELS = {
     "NUTS, polar chart": nuts("polar"),
     "NUTS, Householder chart": nuts("householder"),
     "MSD, adjusted": vectorised(msd, thinning=7, warmup_steps=60, chart="householder"),
-    "SGLD": vectorised(lambda model: SGLD(model, step_size=0.01, num_steps=40), thinning=6, warmup_steps=50),
-    "PSGLD": vectorised(
-        lambda model: PSGLD(model, step_size=0.015, num_steps=40, decay=0.9995), thinning=10, warmup_steps=50
-    ),
-    "SGHMC": vectorised(
-        lambda model: SGHMC(model, step_size=0.1, num_steps=20, transforms=in_chart("polar")),
-        thinning=2,
-        warmup_steps=50,
-    ),
-    "OSGHMC": vectorised(lambda model: OSGHMC(model, step_size=0.1, num_steps=20), thinning=2, warmup_steps=50),
-    "SGNHT": vectorised(lambda model: SGNHT(model, step_size=0.1, num_steps=20), thinning=2, warmup_steps=50),
+    "SGLD": stochastic(SGLD, thinning=6, step_size=0.01, num_steps=40),
+    "PSGLD": stochastic(PSGLD, thinning=10, step_size=0.015, num_steps=40, decay=0.9995),
+    "SGHMC": stochastic(SGHMC, thinning=2, step_size=0.1, num_steps=20, transforms=in_chart("polar")),
+    "OSGHMC": stochastic(OSGHMC, thinning=2, step_size=0.1, num_steps=20),
+    "SGNHT": stochastic(SGNHT, thinning=2, step_size=0.1, num_steps=20),
     "GeodesicSlice": vectorised(GeodesicSlice, thinning=10, warmup_steps=60),
 }
 BROKEN = {
@@ -133,9 +123,7 @@ BROKEN = {
         lambda model: ohmc(model, transforms={"scale": WithoutJacobian().inv}), thinning=3, warmup_steps=200
     ),
     "a short warm-up": vectorised(ohmc, thinning=1, warmup_steps=1),
-    "SGLD, 10 times the step": vectorised(
-        lambda model: SGLD(model, step_size=0.1, num_steps=10), thinning=3, warmup_steps=50
-    ),
+    "SGLD, 10 times the step": stochastic(SGLD, thinning=3, step_size=0.1, num_steps=10),
 }
 COLOURS = {"U": "#0072B2", "scale": "#D55E00", "shift": "#009E73", "log likelihood": "0.2"}
 COMPARISONS = len(KERNELS) * len(QUANTITIES)
@@ -148,7 +136,7 @@ def calibrate(name: str, data_sets: int | None = None, draws: int | None = None)
     # As few draws as the warm-up is short, or most of them would be good.
     draws = draws or (NUTS_DRAWS if way.one_by_one or name == "a short warm-up" else DRAWS)
     pyro.set_rng_seed(sum(map(ord, name)))
-    simulated: Simulated = simulate(data_sets, way.uneven)
+    simulated = simulate(data_sets, way.uneven)
     begin = time.process_time()
     found = way.draw(simulated, draws=draws)
     return Outcome(ranks(simulated, found).numpy(), draws, time.process_time() - begin)
@@ -157,16 +145,9 @@ def calibrate(name: str, data_sets: int | None = None, draws: int | None = None)
 def rows(outcomes: dict[str, Outcome]):
     for name, outcome in outcomes.items():
         found = outcome.p_values
-        worst = int(np.argmin(found))
-        yield [
-            name,
-            str(len(outcome.ranks)),
-            str(outcome.draws),
-            f"{found[worst]:.2g}",
-            QUANTITIES[worst],
-            "not uniform" if found[worst] <= LEVEL / COMPARISONS else "uniform",
-            f"{outcome.seconds:.0f}",
-        ]
+        worst, sizes = int(np.argmin(found)), (str(len(outcome.ranks)), str(outcome.draws))
+        verdict = "not uniform" if found[worst] <= LEVEL / COMPARISONS else "uniform"
+        yield [name, *sizes, f"{found[worst]:.2g}", QUANTITIES[worst], verdict, f"{outcome.seconds:.0f}"]
 
 
 def save(outcomes: dict[str, Outcome], path: Path) -> None:
@@ -190,10 +171,7 @@ def saved(path: Path | None) -> dict[str, Outcome]:
 
 def picture(outcomes: dict[str, Outcome], path: Path) -> None:
     """Empirical distribution functions of ranks less the diagonal, with the band that all of them stay in."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     columns = 3
     lines = -(-len(outcomes) // columns)
@@ -231,14 +209,13 @@ def panel(ax, outcome: Outcome) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=[*KERNELS, *BROKEN], metavar="NAME", help="some of the rows")
-    parser.add_argument("--data-sets", type=int, help="of vectorised kernels, and of NUTS; 1000 and 100 by default")
-    parser.add_argument("--picture", type=Path, help="where to draw the ranks")
-    parser.add_argument("--results", type=Path, help="file that keeps the ranks; rows that it has are read from it")
-    options = parser.parse_args(arguments)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    options = read(
+        __doc__, arguments,
+        only=option(None, "some of the rows", nargs="+", choices=[*KERNELS, *BROKEN], metavar="NAME"),
+        data_sets=option(None, "of vectorised kernels, and of NUTS; 1000 and 100 by default", type=int),
+        picture=option(None, "where to draw the ranks", type=Path),
+        results=option(None, "file that keeps the ranks; rows that it has are read from it", type=Path),
+    )  # fmt: skip
     outcomes, known = {}, saved(options.results)
     for name in options.only or [*KERNELS, *BROKEN]:
         with warnings.catch_warnings():

@@ -1,21 +1,18 @@
 """Rates at which a model is wrongly said to defeat the tracer, and at which a branch on values goes unseen.
 
-    python -m benchmarks.accuracy.false_alarms --seeds 16 --dtype float32
+    python -m benchmarks.accuracy.false_alarms --seeds 0 1 2
 
 None of `problems.models` branches on values of sites. Each is made ready for each seed as it is, and with another slope
 in every second band of a coordinate, behind a conversion that no tracer sees; the change of slope is a hundredth of the
 steepest at the initial values.
 """
 
-from __future__ import annotations
-
-import argparse
 import warnings
 
 import pyro
 import torch
 
-from benchmarks.tables import show
+from benchmarks.study import Study
 from problems.models import MODELS
 from pyro_manifold.density import BatchedPotential
 from pyro_manifold.infer import OHMC
@@ -53,28 +50,22 @@ def takes_hidden_branch(problem):
     return potential.graph.is_graph
 
 
-def row(name, with_data, seeds, chains):
-    ready = [made_ready(with_data(seed), seed, chains) for seed in range(seeds)]
-    alarms = [said for problem, said in ready if problem.batched.graph.backend != "traced"]
-    missed = sum(takes_hidden_branch(problem) for problem, _ in ready)
-    return [name, seeds, len(alarms), missed, *alarms[:1]]
+def run(with_data, _, seed, arguments):
+    """Whether the model of a seed has a false alarm, what is said, and whether its hidden branch is missed."""
+    problem, said = made_ready(with_data(seed), seed, arguments.chains)
+    alarm = problem.batched.graph.backend != "traced"
+    return {"alarm": alarm, "said": said, "missed": bool(takes_hidden_branch(problem))}
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=16)
-    parser.add_argument("--chains", type=int, default=4)
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--only", default="", help="part of the names of models")
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(getattr(torch, arguments.dtype))
-    torch.set_num_threads(1)
-    rows = (
-        row(name, with_data, arguments.seeds, arguments.chains)
-        for name, with_data in MODELS.items()
-        if arguments.only in name
-    )
-    show(["model", "seeds", "false alarms", "missed branches", "the first false alarm"], rows)
+STUDY = Study(
+    __doc__, ("model",), {
+        "seeds": len, "false alarms": lambda runs: sum(run["alarm"] for run in runs),
+        "missed branches": lambda runs: sum(run["missed"] for run in runs),
+        "the first false alarm": lambda runs: next((run["said"] for run in runs if run["alarm"]), ""),
+    },
+    problems=MODELS, run=run, seeds=tuple(range(16)), options={"chains": 4}, dtype=torch.float32,
+)  # fmt: skip
+main = STUDY.main
 
 
 if __name__ == "__main__":

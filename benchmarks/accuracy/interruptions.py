@@ -7,9 +7,6 @@ prepares, warms up, draws, or writes; every second kill waits until it has begun
 that a reader sees are counted. In the end all draws are compared bit for bit with those of a run that nobody stopped.
 """
 
-from __future__ import annotations
-
-import argparse
 import os
 import random
 import shutil
@@ -26,6 +23,8 @@ import pyro.distributions as dist
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.study import option, read
+from benchmarks.tables import show
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, OSGHMC, Store
 from pyro_manifold.store import StoredRun
@@ -191,19 +190,14 @@ def _starts_alike(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=None)
-    arguments = parser.parse_args(argv)
+    arguments = read(__doc__, argv, kills=50, seed=option(type=int))
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    print("| run | kills before anything was stored | in warm-up | among draws | runs |\n|---|---|---|---|---|")
-    share = -(-arguments.kills // len(RUNS))
-    for name in RUNS:
-        where = check(name, share, chance)
-        counts = " | ".join(str(where[key]) for key in ("before", "warm-up", "draws", "runs"))
-        print(f"| {name} | {counts} |", flush=True)
+    share, places = -(-arguments.kills // len(RUNS)), ("before", "warm-up", "draws", "runs")
+    checked = ((name, check(name, share, chance)) for name in RUNS)
+    columns = ("run", "kills before anything was stored", "in warm-up", "among draws", "runs")
+    show(columns, ([name, *(where[place] for place in places)] for name, where in checked))
     print("All draws are those of a run that was not killed, bit for bit; none that was seen was lost.")
 
 

@@ -8,8 +8,6 @@ HMC and NUTS become `OHMC`, with arguments that only NUTS has left out. Tests an
 folder, so that the installed Pyro is tested and not the checkout.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -12,9 +12,6 @@ D - k + 1 numbers, log(N)/2 each (Schwarz). Where the weakest true component is 
 deviations, the rank is called identifiable.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 import time
 from dataclasses import dataclass
@@ -31,6 +28,8 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 from torch.distributions import biject_to, constraints, identity_transform
 
+from benchmarks.pictures import pyplot
+from benchmarks.study import option, read
 from pyro_manifold.density import Sites, Target
 from pyro_manifold.distributions import NormalSingularValues, StiefelUniform
 from pyro_manifold.infer import OHMC, SMC
@@ -213,10 +212,7 @@ _LEFT, _TOP = -6.0, 30.0  # beyond them points stand at the edge of the picture
 
 def picture(data: list[Simulated], found: Tensor, file: str) -> None:
     """Draw the preference of the evidence for the true rank against its expectation."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     evidence = found.logsumexp(-1)
     ax = plt.subplots(figsize=(5.5, 3.4), layout="tight")[1]
@@ -236,16 +232,11 @@ def picture(data: list[Simulated], found: Tensor, file: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--datasets", type=int, default=100)
-    parser.add_argument("--at-a-time", type=int, default=42, help="data sets that are annealed together")
-    parser.add_argument("--particles", type=int, default=256)
-    parser.add_argument("--runs", type=int, default=4)
-    parser.add_argument("--results", type=Path, help="file for the log evidences, read if it is there")
-    parser.add_argument("--picture", help="file for the picture")
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    arguments = read(
+        __doc__, argv, datasets=100, at_a_time=option(42, "data sets that are annealed together"), runs=4,
+        particles=256, results=option(None, "file for the log evidences, read if it is there", type=Path),
+        picture=option(None, "file for the picture"),
+    )  # fmt: skip
     data = [simulate(k) for k in range(arguments.datasets)]
     if arguments.results is not None and arguments.results.exists():
         found = torch.as_tensor(np.load(arguments.results)["found"])

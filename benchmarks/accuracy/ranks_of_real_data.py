@@ -7,9 +7,6 @@ so that their rank is known. Rows are centred, and the measurements of the wines
 N(0, s²), s = 0.5 and 5, the noise HalfNormal(1).
 """
 
-from __future__ import annotations
-
-import argparse
 import time
 from functools import partial
 from pathlib import Path
@@ -22,6 +19,7 @@ from torch import Tensor
 
 from benchmarks.accuracy.ranks import log_density
 from benchmarks.problems.components import weather
+from benchmarks.study import option, read
 from pyro_manifold.distributions import NormalSingularValues, StiefelUniform
 from pyro_manifold.infer import OHMC, SMC, compare_evidence
 
@@ -47,14 +45,10 @@ def components(y: Tensor, rank: int, scale: float) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", choices=DATA, required=True)
-    parser.add_argument("--particles", type=int, default=512)
-    parser.add_argument("--runs", type=int, default=4)
-    parser.add_argument("--picture", type=Path, help="file for the picture")
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    arguments = read(
+        __doc__, argv, data=option(None, choices=DATA, required=True), particles=512, runs=4,
+        picture=option(None, "file for the picture", type=Path),
+    )  # fmt: skip
     pyro.set_rng_seed(0)
     load, scale, ranks = DATA[arguments.data]
 
@@ -66,9 +60,8 @@ def main(argv: list[str] | None = None) -> None:
     print(table.round(2).to_string(), f"\n{time.process_time() - start:.0f} CPU s")
     from sklearn.decomposition import PCA
 
-    print("Minka's Laplace approximation:", PCA(n_components="mle").fit(np.asarray(y)).n_components_) if len(
-        y
-    ) > y.shape[1] else None
+    if len(y) > y.shape[1]:
+        print("Minka's Laplace approximation:", PCA(n_components="mle").fit(np.asarray(y)).n_components_)
     if arguments.picture:
         from examples import gallery
 

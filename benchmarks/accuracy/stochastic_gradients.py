@@ -10,17 +10,13 @@ is Gaussian, independent at each step and for each chain, with the given standar
 a fraction α = 0.1 in a step.
 """
 
-from __future__ import annotations
-
-import argparse
-import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+from functools import partial
 
 import pyro
 import pyro.distributions as dist
 import torch
 
+from benchmarks.study import read, switch
 from benchmarks.tables import show
 from problems.monte_carlo import standard_error
 from problems.noisy_gradients import exact_variance, gradient_noise
@@ -55,6 +51,18 @@ def steps_for(way, ε):
     return max(1, round(1 / ε**2 if way == "SGLD" else 1 / ε))
 
 
+def table_of(kernel, model, step_sizes, cell):
+    """Print a row for each way and step size; ``cell(kernel, way, ε, noise)`` is its text for a noise."""
+    rows = []
+    for way, make in WAYS.items():
+        for ε in step_sizes(way):
+            options = {"num_steps": steps_for(way, ε), "minibatches": "independent", "per_chain_minibatches": True}
+            made = [make(kernel, partial(model, noise), ε, **options) for noise in NOISES]
+            cells = [cell(each, way, ε, noise) for each, noise in zip(made, NOISES, strict=True)]
+            rows.append(["SGLD" if way == "SGLD" else f"{kernel.__name__}, {way}", ε, *cells])
+    show(["kernel", "ε", *[f"noise {noise:g}" for noise in NOISES]], rows)
+
+
 def on_matrices(chains, iterations):
     target = LANGEVIN["V(3,2)"]
     F, truth = torch.as_tensor(target.F), float(target.expectation()[0])
@@ -65,19 +73,11 @@ def on_matrices(chains, iterations):
         if noise:
             gradient_noise("X", X, noise)
 
+    def cell(kernel, *_):
+        return bias(target.statistic(draws_of(kernel, chains, iterations)["X"]), truth)
+
     print(f"## V(3,2), bias of the mean of tr FᵀX, {truth:.4f}\n")
-    rows = []
-    for way, make in WAYS.items():
-        for ε in (0.1, 0.2, 0.4) if way == "SGLD" else (0.05, 0.1, 0.2, 0.4):
-            cells = []
-            for noise in NOISES:
-                kernel = make(
-                    OSGHMC, lambda noise=noise: model(noise), ε, num_steps=steps_for(way, ε),
-                    minibatches="independent", per_chain_minibatches=True,
-                )  # fmt: skip
-                cells.append(bias(target.statistic(draws_of(kernel, chains, iterations)["X"]), truth))
-            rows.append([_name("OSGHMC", way), ε, *cells])
-    show(["kernel", "ε", *[f"noise {noise:g}" for noise in NOISES]], rows)
+    table_of(OSGHMC, model, lambda way: (0.1, 0.2, 0.4) if way == "SGLD" else (0.05, 0.1, 0.2, 0.4), cell)
 
 
 def on_a_number(chains, iterations):
@@ -86,20 +86,12 @@ def on_a_number(chains, iterations):
         if noise:
             gradient_noise("x", x, noise)
 
+    def cell(kernel, way, ε, noise):
+        measured = bias(draws_of(kernel, chains, iterations)["x"].square(), 1.0)
+        return f"{measured}, {exact_variance(way, ε, noise, FRICTION) - 1:+.3f}"
+
     print("\n## A standard normal variable, bias of its variance: measured, exact\n")
-    rows = []
-    for way, make in WAYS.items():
-        for ε in (0.1, 0.4, 0.8):
-            cells = []
-            for noise in NOISES:
-                kernel = make(
-                    SGHMC, lambda noise=noise: model(noise), ε, num_steps=steps_for(way, ε),
-                    minibatches="independent", per_chain_minibatches=True,
-                )  # fmt: skip
-                measured = bias(draws_of(kernel, chains, iterations)["x"].square(), 1.0)
-                cells.append(f"{measured}, {exact_variance(way, ε, noise, FRICTION) - 1:+.3f}")
-            rows.append([_name("SGHMC", way), ε, *cells])
-    show(["kernel", "ε", *[f"noise {noise:g}" for noise in NOISES]], rows)
+    table_of(SGHMC, model, lambda _: (0.1, 0.4, 0.8), cell)
 
 
 def on_minibatches(chains, iterations):
@@ -128,15 +120,9 @@ def on_minibatches(chains, iterations):
     show(["ε", "independent", "shuffled", "symmetric"], rows)
 
 
-def _name(kernel, way):
-    return "SGLD" if way == "SGLD" else f"{kernel}, {way}"
-
-
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--short", action="store_true", help="a few chains, to see that it runs")
-    chains, iterations = (32, 10) if parser.parse_args(argv).short else (1024, 100)
-    torch.set_default_dtype(torch.float64)
+    short = read(__doc__, argv, short=switch("a few chains, to see that it runs")).short
+    chains, iterations = (32, 10) if short else (1024, 100)
     pyro.set_rng_seed(0)
     print(f"{chains} chains of {iterations} draws; torch {torch.__version__}, float64.\n")
     on_matrices(chains, iterations)

@@ -17,17 +17,12 @@ that is above its friction. The ratio is that of the standard deviation of draws
 stands beside what it should be, α plus the estimate. CPU seconds include warm-up and compiling.
 """
 
-from __future__ import annotations
-
-import argparse
-import os
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pyro
 import pyro.distributions as dist
@@ -35,7 +30,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import confine, machine
-from benchmarks.tables import show
+from benchmarks.study import read, switch
+from benchmarks.tables import formatted, show
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, SGNHT
 from pyro_manifold.infer.mcmc.mechanics import GeodesicMechanics
@@ -132,21 +128,16 @@ def matrix(title: str, exact_draws: int) -> Posterior:
 
 def kernels(posterior: Posterior, step_size: float, order: str):
     """Name and a function that makes the kernel, or what is said in place of its figures."""
-    estimate, on_stiefel = posterior.estimate(step_size), "X" in posterior.start
-    yield "SGHMC", lambda **options: OSGHMC(friction=FRICTION, **options)
-    if order == "independent":
-        if estimate < FRICTION:
-            yield (
-                "SGHMC with the estimate",
-                lambda **options: OSGHMC(friction=FRICTION, noise_estimate=estimate, **options),
-            )
-        else:
-            yield "SGHMC with the estimate", "refused: above the friction"
-    yield "SGNHT", lambda **options: SGNHT(friction=FRICTION, **options)
-    if order == "independent":
-        yield "SGNHT, Q = 1", lambda **options: SGNHT(friction=FRICTION, thermostat_mass=1.0, **options)
-        if on_stiefel:
-            yield "SGNHT, embedded", lambda **options: EmbeddedSGNHT(friction=FRICTION, **options)
+    estimate, independent = posterior.estimate(step_size), order == "independent"
+    known = partial(OSGHMC, friction=FRICTION, noise_estimate=estimate)
+    yield "SGHMC", partial(OSGHMC, friction=FRICTION)
+    if independent:
+        yield "SGHMC with the estimate", known if estimate < FRICTION else "refused: above the friction"
+    yield "SGNHT", partial(SGNHT, friction=FRICTION)
+    if independent:
+        yield "SGNHT, Q = 1", partial(SGNHT, friction=FRICTION, thermostat_mass=1.0)
+    if independent and "X" in posterior.start:
+        yield "SGNHT, embedded", partial(EmbeddedSGNHT, friction=FRICTION)
 
 
 def rows_of(posterior: Posterior, *, chains: int, num_steps: int, warmup_steps: int, draws: int, step_sizes: int):
@@ -166,26 +157,15 @@ def rows_of(posterior: Posterior, *, chains: int, num_steps: int, warmup_steps: 
                 seconds = time.process_time() - begun
                 ratios = posterior.ratios(next(iter(mcmc.get_samples().values())))
                 found = mcmc.get_extra_fields().get("thermostat")
-                yield (
-                    step_size,
-                    order,
-                    name,
-                    f"{float(ratios.mean()):.3f}",
-                    f"{float(ratios.min()):.3f}",
-                    f"{float(ratios.max()):.3f}",
-                    "" if found is None else f"{float(found.mean()):.3f}",
-                    f"{FRICTION + posterior.estimate(step_size):.3f}",
-                    f"{seconds:.1f}",
-                )
+                cells = formatted(".3f .3f .3f", float(ratios.mean()), float(ratios.min()), float(ratios.max()))
+                heat = "" if found is None else f"{float(found.mean()):.3f}"
+                expected = f"{FRICTION + posterior.estimate(step_size):.3f}"
+                yield step_size, order, name, *cells, heat, expected, f"{seconds:.1f}"
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--small", action="store_true", help="one step size and few draws, to see that it runs")
-    arguments = parser.parse_args(argv)
+    arguments = read(__doc__, argv, small=switch("one step size and few draws, to see that it runs"))
     warnings.filterwarnings("ignore", message="The momenta of ")  # it is what the tables are about
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
     sizes = {"chains": 16, "num_steps": 20, "warmup_steps": 500, "draws": 3000, "step_sizes": 3}
     if arguments.small:
         sizes = {"chains": 4, "num_steps": 5, "warmup_steps": 5, "draws": 20, "step_sizes": 1}

@@ -1,7 +1,5 @@
 """Moments of the posteriors without MSD: by quadrature, by importance sampling, by long runs of NumPyro's NUTS."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@ The prior is N(0, s²I). "logistic", "Poisson" and "banana" are small; "collinea
 coordinates'.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -68,32 +66,29 @@ def correlated_design(rng, cases, dimension, longest, condition):
     return longest * cases**0.5 * (left * np.geomspace(1.0, condition**-0.5, dimension)) @ axes.T
 
 
+def regression(name, design, prior_scale, data, distribution):
+    """The posterior of coefficients; ``distribution(dist, xp, predictor)`` is that of the data."""
+
+    def likelihood(dist, xp, w):
+        return distribution(dist, xp, w @ xp.asarray(design).T)
+
+    return Posterior(name, design.shape[1], prior_scale, data, likelihood, design)
+
+
 def linear(name, design, prior_scale, noise, rng):
     coefficients = rng.standard_normal(design.shape[1])
     data = design @ coefficients + noise * rng.standard_normal(len(design))
-
-    def likelihood(dist, xp, w):
-        return dist.Normal(w @ xp.asarray(design).T, noise)
-
-    return Posterior(name, design.shape[1], prior_scale, data, likelihood, design)
+    return regression(name, design, prior_scale, data, lambda dist, _, mean: dist.Normal(mean, noise))
 
 
 def logistic(name, design, prior_scale, coefficients, rng):
     data = (rng.random(len(design)) < 1 / (1 + np.exp(-design @ coefficients))).astype(float)
-
-    def likelihood(dist, xp, w):
-        return dist.Bernoulli(logits=w @ xp.asarray(design).T)
-
-    return Posterior(name, design.shape[1], prior_scale, data, likelihood, design)
+    return regression(name, design, prior_scale, data, lambda dist, _, logits: dist.Bernoulli(logits=logits))
 
 
 def poisson(name, design, prior_scale, coefficients, rng):
     data = rng.poisson(np.exp(design @ coefficients)).astype(float)
-
-    def likelihood(dist, xp, w):
-        return dist.Poisson(xp.exp(w @ xp.asarray(design).T))
-
-    return Posterior(name, design.shape[1], prior_scale, data, likelihood, design)
+    return regression(name, design, prior_scale, data, lambda dist, xp, logs: dist.Poisson(xp.exp(logs)))
 
 
 def banana():

@@ -1,7 +1,5 @@
 """Principal components as a model, and two sets of data for it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyro
 import pyro.distributions as dist

@@ -1,7 +1,5 @@
 """Posteriors with strong correlations, and some without, to judge low-rank masses on."""
 
-from __future__ import annotations
-
 import pyro
 import pyro.distributions as dist
 import torch

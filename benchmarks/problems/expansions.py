@@ -4,8 +4,6 @@ Each function takes Z ``(n, p)`` to an orthonormal X of the same span that is un
 density of X may be sampled through Z.
 """
 
-from __future__ import annotations
-
 
 def closed_form(Z, xp):
     """The polar factor Z (ZᵀZ)^(-1/2) of one or two columns, in any array module.

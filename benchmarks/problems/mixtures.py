@@ -15,8 +15,6 @@ which no exact draws are known. `benchmarks.papers.ohmc.mixture` has the density
 compared: all 64 modes on V(3,2), and both signs of r₂₂ on V(2,2), which the paper leaves open as well.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

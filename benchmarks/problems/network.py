@@ -1,7 +1,5 @@
 """The network eigenmodel of Hoff 2009: links of a graph by orthonormal columns, their eigenvalues and an intercept."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Matrix Langevin data on V(3,2) whose parameter is unknown: one for all, one for each group, a mixture of two."""
 
-from __future__ import annotations
-
 import pyro
 import pyro.distributions as dist
 import torch

@@ -1,7 +1,5 @@
 """The problems of the speed page, by name: every peer samples the same density, and truths are known."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A model without arguments, and functionals of its draws that chains agree on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """A problem: one density, for every package in the form that it samples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@
 makes the run of a problem anew and prints its means; a table that needs one that is not there makes it first.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

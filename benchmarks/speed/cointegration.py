@@ -10,9 +10,6 @@ orthonormal site, for which warm-up may take low-rank masses, and the transform 
 site and the sites correlated with it.
 """
 
-from __future__ import annotations
-
-import argparse
 import warnings
 
 import numpy as np
@@ -22,7 +19,7 @@ import torch
 
 from benchmarks.estimates import effective_sizes
 from benchmarks.problems.posterior import Posterior, all_entries, entries
-from benchmarks.tables import show
+from benchmarks.study import Study, option, spread
 from benchmarks.timing import stopwatch
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.distributions.transforms import HouseholderTransform
@@ -71,8 +68,9 @@ def ways(rank):
     }
 
 
-def measured(posterior, options, seed, warmup, draws):
-    """Smallest effective size, that of the log density, processor seconds, and steps of an iteration."""
+def measured(rank, options, seed, arguments):
+    """Smallest effective sizes, that of the log density, processor seconds, and steps of an iteration."""
+    posterior, (warmup, draws) = Posterior(error_correction(macrodata(), rank), of_error_correction), arguments.sizes
     pyro.set_rng_seed(seed)
     kernel = OHMC(posterior.model, **options)
     mcmc = MCMC(kernel, num_samples=draws, warmup_steps=warmup, num_chains=4, disable_progbar=True)
@@ -80,31 +78,28 @@ def measured(posterior, options, seed, warmup, draws):
         warnings.simplefilter("ignore")
         mcmc.run()
     values = {k: v.numpy() for k, v in posterior.functionals(mcmc.get_samples(group_by_chain=True)).items()}
-    bulk, tail = (min(effective_sizes(values, method)) for method in ("bulk", "tail"))
+    sizes = {method: min(effective_sizes(values, method)) for method in ("bulk", "tail")}
     (of_density,) = effective_sizes({"lp": mcmc.get_extra_fields(group_by_chain=True)["lp"].numpy()}, "bulk")
-    return bulk, tail, of_density, times["cpu_seconds"], kernel.num_steps
+    return {**sizes, "lp": of_density, "cpu_seconds": times["cpu_seconds"], "steps": float(kernel.num_steps)}
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
-    parser.add_argument("--sizes", type=int, nargs=2, default=[500, 1000], help="warm-up and draws")
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
-
-    def rows():
-        for rank in arguments.ranks:
-            posterior = Posterior(error_correction(macrodata(), rank), of_error_correction)
-            for way, options in ways(rank).items():
-                each = [measured(posterior, options, seed, *arguments.sizes) for seed in arguments.seeds]
-                *sizes, of_density, seconds, steps = map(np.array, zip(*each, strict=True))
-                spreads = [f"{np.median(size):.0f} ({size.min():.0f} to {size.max():.0f})" for size in sizes]
-                medians = f"{np.median(of_density):.0f}", f"{np.median(seconds):.1f}", f"{np.median(steps):.0f}"
-                yield rank, way, *spreads, *medians
-
-    show(("rank", "way", "bulk ESS of 4,000", "tail", "of the log density", "CPU seconds", "steps"), rows())
+STUDY = Study(
+    __doc__,
+    ("rank", "way"),
+    {
+        "bulk ESS of 4,000": spread("bulk", ".0f"),
+        "tail": spread("tail", ".0f"),
+        "of the log density": ("lp", ".0f"),
+        "CPU seconds": ("cpu_seconds", ".1f"),
+        "steps": ("steps", ".0f"),
+    },
+    problems=lambda arguments: {rank: rank for rank in arguments.ranks},
+    methods=lambda _, rank: ways(rank),
+    run=measured,
+    seeds=tuple(range(10)),
+    options={"ranks": [1, 2], "sizes": option((500, 1000), "warm-up and draws")},
+)
+main = STUDY.main
 
 
 if __name__ == "__main__":

@@ -17,17 +17,12 @@ matrices, with which (I + N) (I + N²) (I + N⁴) is (I - N)⁻¹ up to ‖N‖�
 are the fastest of several calls, in processor time.
 """
 
-from __future__ import annotations
-
-import argparse
-import os
 import time
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-from benchmarks.tables import show
+from benchmarks.study import read, switch
+from benchmarks.tables import formatted, show
 from benchmarks.timing import best_time
 from pyro_manifold.manifolds import Stiefel, cayley_flow, cayley_flow_by_rows
 
@@ -92,19 +87,15 @@ def rows(shapes, seconds):
         forms, moving = operations(n, p), (*point_and_tangent(n, p), TIME)
         size, least = min(forms.values(), key=lambda form: form[1])
         counts = [f"{1e-6 * forms[form][1]:.1f}" if form in forms else "–" for form in ("2p×2p", "n×n", "p×p")]
-        others = [f"{milliseconds(form, *moving, seconds=seconds):.3f}" for form in (by_woodbury, cayley_flow_by_rows)]
-        ours, ideal = milliseconds(cayley_flow, *moving, seconds=seconds), 1e-6 * least / rate
-        times = f"{ours:.3f}", f"{ideal:.3f}", f"{ours / ideal:.2f}"
+        compared = (by_woodbury, cayley_flow_by_rows, cayley_flow)
+        times, ideal = [milliseconds(form, *moving, seconds=seconds) for form in compared], 1e-6 * least / rate
         solution, products = solution_and_products(size, seconds)
-        rest = f"{solution:.3f}", f"{1e-6 * (8 * size**3 / 3) / solution:.0f}", f"{products:.3f}"
-        yield [f"V({n},{p})", *counts, *others, *times, *rest]
+        figures = *times, ideal, times[-1] / ideal, solution, 1e-6 * (8 * size**3 / 3) / solution, products
+        yield [f"V({n},{p})", *counts, *formatted(".3f .3f .3f .3f .2f .3f .0f .3f", *figures)]
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--short", action="store_true", help="small matrices, to see that it runs")
-    arguments = parser.parse_args(argv)
-    torch.set_num_threads(1)
+    arguments = read(__doc__, argv, short=switch("small matrices, to see that it runs"))
     seconds, shapes = (0.01, ((20, 5), (8, 6), (6, 6))) if arguments.short else (SECONDS, SHAPES)
     for dtype in (torch.float32, torch.float64):
         torch.set_default_dtype(dtype)

@@ -4,11 +4,8 @@ python -m benchmarks.speed.expansions
 python -m benchmarks.speed.expansions --shape 10 3
 """
 
-from __future__ import annotations
-
-import argparse
-
 from benchmarks.problems.expansions import by_cholesky, by_eigenvalues, by_newton_schulz, closed_form
+from benchmarks.study import option, read
 from benchmarks.tables import show
 from benchmarks.timing import best_time
 
@@ -44,9 +41,7 @@ def rows(cases):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shape", type=int, nargs=2, help="n and p, in place of all")
-    shape = parser.parse_args(argv).shape
+    shape = read(__doc__, argv, shape=option(None, "n and p, in place of all", type=int, nargs=2)).shape
     print(f"## Orthonormal factors for NumPyro\n\n{PREFACE}", flush=True)
     show(COLUMNS, rows([shape] if shape else CASES))
 

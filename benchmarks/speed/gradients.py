@@ -3,16 +3,20 @@
 python -m benchmarks.speed.gradients [CHAINS ...] [--problem "network 270×3"]
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import warnings
 
+import pyro
+import torch
+
 from benchmarks.problems.network import MISSING, NETWORK
 from benchmarks.problems.page import PROBLEMS
-from benchmarks.tables import show
+from benchmarks.tables import formatted, show
 from benchmarks.timing import best_time
+from pyro_manifold.compiled import trace
+from pyro_manifold.compiled.native import compile_loop
+from pyro_manifold.infer import OHMC
 
 PREFACE = """\
 Ours is the traced density of the network, vectorised over chains, without and with `torch.compile`, and the native
@@ -23,11 +27,6 @@ potential, over its fastest expansion.
 
 def densities(problem, chains):
     """Energy and gradients of all chains, of one chain, and where the chains are."""
-    import pyro
-    import torch
-
-    from pyro_manifold.infer import OHMC
-
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     pyro.set_rng_seed(0)
@@ -41,11 +40,6 @@ def densities(problem, chains):
 
 def pyro_manifold_times(problem, chains):
     """Traced, and by `torch.compile`."""
-    import pyro
-    import torch
-
-    from pyro_manifold.compiled import trace
-
     flat, _, values = densities(problem, chains)
     with pyro.validation_enabled(False):
         compiled = torch.compile(trace(lambda *values: flat(*values), *values), dynamic=False)
@@ -61,9 +55,6 @@ def native_time(problem, chains):
 
 def native_gradient(of_one_chain, values):
     """Energy and gradients of many chains in C, from energy and gradients of one."""
-    import torch
-
-    from pyro_manifold.compiled.native import compile_loop
 
     def gradient(*inputs):
         return [value.unsqueeze(0) for value in of_one_chain(*[value[0] for value in inputs[: len(values)]])]
@@ -94,8 +85,8 @@ def rows(problem, counts):
     for chains in counts:
         traced, compiled = pyro_manifold_times(problem, chains)
         native, numpyro = native_time(problem, chains), numpyro_time(problem, chains)
-        times = (f"{1e6 * t:.0f}" for t in (traced, compiled, native, numpyro))
-        yield [chains, *times, f"{compiled / numpyro:.2f}", f"{native / numpyro:.2f}"]
+        microseconds = [1e6 * seconds for seconds in (traced, compiled, native, numpyro)]
+        yield [chains, *formatted(".0f .0f .0f .0f .2f .2f", *microseconds, compiled / numpyro, native / numpyro)]
 
 
 def main(argv=None):

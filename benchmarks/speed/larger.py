@@ -3,8 +3,6 @@
 Of NumPyro's side each is over the expansion that is fastest there, and factors of low rank stay of low rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple

@@ -4,17 +4,17 @@ python -m benchmarks.speed.native                    a few minutes
 python -m benchmarks.speed.native mixture 1,4        problems whose name contains this, at these numbers of chains
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 
-import torch
+import pyro
 
 from benchmarks.machine import machine
 from benchmarks.problems.page import PROBLEMS
+from benchmarks.study import set_up
 from benchmarks.tables import show
 from benchmarks.timing import best_time, stopwatch
+from pyro_manifold.infer import OHMC
 
 STEPS = 50
 NAMES = ("mixture of the OHMC paper, V(3,2)", "Langevin V(10,3)", "Langevin V(50,5)")
@@ -26,9 +26,6 @@ caches on disk as they were found.
 
 
 def transition(problem, chains, **options):
-    import pyro
-
-    from pyro_manifold.infer import OHMC
 
     pyro.set_rng_seed(0)
     fixed = {"step_size": 1e-2, "num_steps": STEPS, "adapt_step_size": False, "adapt_mass_matrix": False}
@@ -58,8 +55,7 @@ def rows(problems, counts):
 
 def main(only="", counts="1,4,64,512"):
     warnings.filterwarnings("ignore")
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    set_up()
     problems = [PROBLEMS[name] for name in NAMES if only in name]
     print(f"## One leapfrog step, compiled\n\n{machine(1)}\n\n{PREFACE}", flush=True)
     columns = ("chains", "eager µs", "torch.compile µs", "native µs", "torch.compile s", "native s")

@@ -4,20 +4,22 @@ python -m benchmarks.speed.native_kernels            two minutes
 python -m benchmarks.speed.native_kernels --short    some kernels, few iterations
 """
 
-from __future__ import annotations
-
-import argparse
 import itertools
 import os
 import time
 import warnings
 from unittest import mock
 
+import pyro
+import pyro.distributions as dist
 import torch
 
 from benchmarks.machine import confine
 from benchmarks.speed.tuning.posteriors import stretched_langevin
-from benchmarks.tables import show
+from benchmarks.study import read, switch
+from benchmarks.tables import formatted, show
+from pyro_manifold.distributions import StiefelUniform
+from pyro_manifold.infer import GHMC, MCMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD
 
 CHAINS, DRAWS, ITERATIONS, SECONDS = 4, 3000, 500, 2.0
 PREFACE = f"""\
@@ -28,9 +30,6 @@ rows in batches of 50 (OSGHMC), effects of 20 groups of 1,000 rows in batches of
 
 
 def curve():
-    import pyro
-    import pyro.distributions as dist
-
     x = torch.linspace(-1, 1, 60)
     y = torch.sin(2 * x) + 0.3 * torch.randn(60, generator=torch.Generator().manual_seed(0))
 
@@ -44,10 +43,6 @@ def curve():
 
 
 def components(rows=1000, n=6):
-    import pyro
-    import pyro.distributions as dist
-
-    from pyro_manifold.distributions import StiefelUniform
 
     random = torch.Generator().manual_seed(0)
     x = torch.randn(rows, 3, generator=random) @ torch.randn(3, n, generator=random)
@@ -63,9 +58,6 @@ def components(rows=1000, n=6):
 
 
 def effects(rows=1000, groups=20):
-    import pyro
-    import pyro.distributions as dist
-
     random = torch.Generator().manual_seed(0)
     group, y = torch.randint(groups, (rows,), generator=random), torch.randn(rows, generator=random)
 
@@ -80,8 +72,6 @@ def effects(rows=1000, groups=20):
 
 def cases():
     """Kernel, its steps in an iteration, and how it is made."""
-    from pyro_manifold.infer import GHMC, MSD, OHMC, OSGHMC, PSGLD, SGHMC, SGLD
-
     fixed = {"step_size": 0.05, "adapt_step_size": False, "adapt_mass_matrix": False}
     yield "OHMC", 10, lambda: OHMC(stretched_langevin(), num_steps=10, **fixed)
     yield "GHMC", 1, lambda: GHMC(stretched_langevin(), num_steps=1, **fixed)
@@ -110,10 +100,6 @@ def microseconds(
         start: initial values of all chains.
         data: arguments of the model.
     """
-    import pyro
-
-    from pyro_manifold.infer import MCMC
-
     pyro.set_rng_seed(0)
     mcmc = MCMC(make(), draws, 50, num_chains=chains, initial_params=start, disable_progbar=True)
     times = []
@@ -131,17 +117,13 @@ def rows(short):
     sizes = (20, 5, 0.0) if short else (DRAWS, ITERATIONS, SECONDS)
     for kernel, steps, make in itertools.islice(cases(), 2 if short else None):
         without, here = (microseconds(make, native, *sizes) for native in (False, True))
-        yield kernel, steps, f"{without:.0f}", f"{here:.0f}", f"{without / here:.1f}"
+        yield kernel, steps, *formatted(".0f .0f .1f", without, here, without / here)
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--short", action="store_true", help="two kernels and few iterations, to see that it runs")
-    short = parser.parse_args(argv).short
+    short = read(__doc__, argv, short=switch("two kernels, few iterations, to see that it runs")).short
     warnings.filterwarnings("ignore")
     confine(1)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
     print(f"## An iteration of every kernel\n\n{PREFACE}", flush=True)
     show(("kernel", "steps", "without µs", "native µs", "ratio"), rows(short))
 

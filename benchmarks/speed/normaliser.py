@@ -8,18 +8,13 @@ warm-up iterations and 400 draws: the groups, and a mixture of two components ov
 assignments. ``--short`` leaves the runs out.
 """
 
-from __future__ import annotations
-
-import os
-import sys
 import warnings
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pyro
 import torch
 
 from benchmarks.problems.orientations import data, grouped, mixture, plate
+from benchmarks.study import read, switch
 from benchmarks.tables import show
 from benchmarks.timing import best_time, stopwatch
 from pyro_manifold.distributions import log_langevin_normaliser
@@ -56,28 +51,21 @@ def rows(short):
     yield "normaliser of 64 F, value and gradient", f"{1e3 * normaliser_time():.2f} ms"
     for name, model, arguments in (("one F", plate, data(98, 1)[:1]), ("F[group]", grouped, data(98, 4))):
         for chains in (1, CHAINS):
-            yield (
-                f"{name}, 98 data, {chains} chains: a gradient",
-                f"{1e3 * gradient_time(model, arguments, chains):.2f} ms",
-            )
-    if short:
-        return
-    for name, model, arguments in (
-        ("F[group], 98 data", grouped, data(98, 4)),
-        ("mixture, 200 data", mixture, data(200, 2)[:1]),
-    ):
+            milliseconds = 1e3 * gradient_time(model, arguments, chains)
+            yield f"{name}, 98 data, {chains} chains: a gradient", f"{milliseconds:.2f} ms"
+    runs = ("F[group], 98 data", grouped, data(98, 4)), ("mixture, 200 data", mixture, data(200, 2)[:1])
+    for name, model, arguments in () if short else runs:
         times = run_time(model, arguments)
         figures = f"{times['seconds']:.0f} s ({times['cpu_seconds']:.0f} s of process time)"
         yield f"{name}, {CHAINS} chains × {2 * ITERATIONS}: a run", figures
 
 
-def main(short=False):
+def main(argv=None):
+    short = read(__doc__, argv, short=switch("without the runs")).short
     warnings.filterwarnings("ignore")
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
     pyro.set_rng_seed(0)
     show(("what", "time"), rows(short))
 
 
 if __name__ == "__main__":
-    main("--short" in sys.argv[1:])
+    main()

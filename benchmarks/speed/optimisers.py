@@ -4,17 +4,16 @@ python -m benchmarks.speed.optimisers
 python -m benchmarks.speed.optimisers Procrustes      problems whose name contains this
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
+from functools import partial
 from math import inf, isnan
 from typing import NamedTuple
 
 import torch
 
 from benchmarks.estimates import ratios
-from benchmarks.tables import show
+from benchmarks.tables import formatted, show
 from benchmarks.timing import best_time
 from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.optim import TorchRiemannianAdam, TorchRiemannianSGD
@@ -61,10 +60,8 @@ def ours(method):
 
     def build(start, rate):
         X = start.clone().requires_grad_()
-        groups = [{"params": [X], "manifold": Stiefel()}]
-        if method == "Adam":
-            return X, TorchRiemannianAdam(groups, lr=rate)
-        return X, TorchRiemannianSGD(groups, lr=rate, momentum=0.9)
+        make = {"Adam": TorchRiemannianAdam, "SGD": partial(TorchRiemannianSGD, momentum=0.9)}[method]
+        return X, make([{"params": [X], "manifold": Stiefel()}], lr=rate)
 
     return build
 
@@ -74,9 +71,8 @@ def geoopt(method, canonical):
         import geoopt
 
         X = geoopt.ManifoldParameter(start.clone(), manifold=geoopt.Stiefel(canonical=canonical))
-        if method == "Adam":
-            return X, geoopt.optim.RiemannianAdam([X], lr=rate)
-        return X, geoopt.optim.RiemannianSGD([X], lr=rate, momentum=0.9)
+        make = {"Adam": geoopt.optim.RiemannianAdam, "SGD": partial(geoopt.optim.RiemannianSGD, momentum=0.9)}[method]
+        return X, make([X], lr=rate)
 
     return build
 
@@ -140,8 +136,8 @@ def rows(problems, most=MOST_STEPS):
 def cells(row, share):
     if "failed" in row:
         return [row["failed"]]
-    time = 1e3 * row["seconds"] * row["steps"]
-    return [f"{row['rate']:.3g}", f"{1e6 * row['seconds']:.0f}", row["steps"], f"{time:.1f}", f"{share:.2f}"]
+    rate, seconds, steps = row["rate"], row["seconds"], row["steps"]
+    return formatted(".3g .0f d .1f .2f", rate, 1e6 * seconds, steps, 1e3 * seconds * steps, share)
 
 
 def main(only=""):

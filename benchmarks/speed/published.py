@@ -9,10 +9,7 @@ not made again, so that the whole can be made in parts, and ``--show`` prints th
 package the setting with the best median rate counts, by each clock.
 """
 
-from __future__ import annotations
-
-import argparse
-import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +18,8 @@ from benchmarks.estimates import effective_sizes, summary
 from benchmarks.machine import machine
 from benchmarks.measure import Setting, measure_apart
 from benchmarks.problems.published.peers import NAMES
+from benchmarks.stored import kept, read_json
+from benchmarks.study import option, read, spread_of, switch
 from benchmarks.tables import table
 
 OURS = "pyro_manifold"
@@ -107,15 +106,6 @@ def largest_distance(package, best):
     return max(distances[1:], default=distances[0])
 
 
-def spread(values, form):
-    """The median, and of several values the least and the largest."""
-    values = list(values)
-    if not values:
-        return "–"
-    median = format(float(np.median(values)), form)
-    return median if len(values) == 1 else f"{median} ({min(values):{form}} to {max(values):{form}})"
-
-
 def shares(best, package, figure):
     """Our figure by another package's, for each seed that both have."""
     if package == OURS:
@@ -136,33 +126,28 @@ COLUMNS = {
 def line(name, package, best, clock):
     """One row of a table: a package at its best setting on a model."""
     setting, by_seed = best[package]
-    runs = list(by_seed.values())
 
     def cell(figure, form):
-        return spread(map(figure, runs), form)
+        return spread_of([figure(run) for run in by_seed.values()], form)
+
+    def ratio(figure):
+        return spread_of(shares(best, package, figure), ".2f")
 
     label = package if package == OURS else f"{package}, {setting}"
-    times = [cell(lambda run: seconds(run, clock), ".1f")]
-    rates = [cell(lambda run: rate(run, clock), ".1f"), spread(shares(best, package, lambda r: rate(r, clock)), ".2f")]
     known = [name, label, cell(lambda run: run["ess"], ".0f"), cell(lambda run: run["rhat"], ".3f")]
+    known += [cell(partial(seconds, clock=clock), ".1f"), cell(partial(rate, clock=clock), ".1f")]
+    known += [ratio(partial(rate, clock=clock))]
     if clock == "compiled":
-        return [*known, *times, *rates]
-    gradients = [
-        cell(lambda run: run["gradients"], ".3g"),
-        cell(per_gradient, ".1f"),
-        spread(shares(best, package, per_gradient), ".2f"),
-    ]
-    processor = [
-        cell(lambda run: run["cpu_seconds"], ".1f"),
-        spread(shares(best, package, processor_rate), ".2f"),
-    ]
+        return known
+    processor = [cell(lambda run: run["cpu_seconds"], ".1f"), ratio(processor_rate)]
+    gradients = [cell(lambda run: run["gradients"], ".3g"), cell(per_gradient, ".1f"), ratio(per_gradient)]
     checks = [cell(lambda run: run["divergences"], ".0f"), f"{largest_distance(package, best)[0]:.1f}"]
-    return [*known, *times, *rates, *processor, *gradients, *checks]
+    return [*known, *processor, *gradients, *checks]
 
 
 def overview(models, clock):
     """Models on which we are ahead, and the geometric mean, least and largest of median ratios, beside each package."""
-    figures = {"ESS/s": lambda run: rate(run, clock)}
+    figures = {"ESS/s": partial(rate, clock=clock)}
     if clock == "whole":
         figures |= {"ESS per CPU second": processor_rate, "ESS per gradient": per_gradient}
     rows = []
@@ -202,34 +187,24 @@ def page(results, names, sizes):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=[""], help="parts of the names of models")
-    parser.add_argument("--packages", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--long", action="store_true", help="5,000 draws in place of 500")
-    parser.add_argument("--sizes", type=int, nargs=2, help="warm-up and draws of each chain, in place of both")
-    parser.add_argument("--results", type=Path, help="file of runs, read and extended")
-    parser.add_argument("--show", action="store_true", help="print tables of the file and run nothing")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--limit", type=int, default=7200, help="seconds after which a run counts as failed")
-    arguments = parser.parse_args(argv)
+    arguments = read(
+        __doc__, argv, only=option([""], "parts of the names of models"),
+        packages=option(list(SETTINGS), choices=list(SETTINGS)), seeds=[0, 1, 2],
+        long=switch("5,000 draws in place of 500"),
+        sizes=option(None, "warm-up and draws of each chain, in place of both", type=int, nargs=2),
+        results=option(None, "file of runs, read and extended", type=Path),
+        show=switch("print tables of the file and run nothing"), threads=1,
+        limit=option(7200, "seconds after which a run counts as failed"),
+    )  # fmt: skip
     sizes = tuple(arguments.sizes or (LONG if arguments.long else WHOLE))
     names = [name for name in NAMES if any(part in name for part in arguments.only)]
-    path = arguments.results
-    results = json.loads(path.read_text()) if path and path.exists() else {}
-    wanted = [
-        (name, package, setting, sizes, seed)
-        for seed in arguments.seeds
-        for name in names
-        for package in arguments.packages
-        for setting in SETTINGS[package]
-    ]
+    path, results = arguments.results, {}
+    settings = [(package, setting) for package in arguments.packages for setting in SETTINGS[package]]
+    wanted = [(name, *each, sizes, seed) for seed in arguments.seeds for name in names for each in settings]
     for run in wanted if not arguments.show else ():
-        if run_key(*run) in results:
-            continue
-        results[run_key(*run)] = measured(*run, arguments.threads, arguments.limit)
-        if path:
-            path.write_text(json.dumps(results, indent=1))
+        make = partial(measured, *run, arguments.threads, arguments.limit)
+        results[run_key(*run)] = kept(path, run_key(*run), make)
+    results |= read_json(path) if path and path.exists() else {}
     print(f"## Published models\n\n{machine(arguments.threads)}\n\n{page(results, names, sizes)}", flush=True)
 
 

@@ -8,9 +8,6 @@ Each run is a process of its own on one core, in float64, with empty caches. Row
 chains, warm-up and draws. nutpie has rows where PyTensor has the expansion of the matrix, which it has for two columns.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 from typing import NamedTuple
 
@@ -20,18 +17,16 @@ from benchmarks.estimates import summary, worst_deviation
 from benchmarks.measure import Setting, measure_apart
 from benchmarks.problems import page
 from benchmarks.speed import larger
+from benchmarks.study import option, read
 from benchmarks.tables import show
 
 OURS = "pyro_manifold OHMC"
 NUMPYRO, IN_TURN, NUMPYRO_HMC = "NumPyro NUTS, vectorised", "NumPyro NUTS, sequential", "NumPyro HMC, vectorised"
 NUTPIE = "nutpie"
 CONFIGURATIONS = {
-    OURS: ("pyro_manifold", {}),
-    NUMPYRO: ("NumPyro", {}),
-    IN_TURN: ("NumPyro", {"chain_method": "sequential"}),
-    NUMPYRO_HMC: ("NumPyro", {"algorithm": "HMC"}),
-    NUTPIE: ("nutpie", {}),
-}
+    OURS: ("pyro_manifold", {}), NUMPYRO: ("NumPyro", {}), IN_TURN: ("NumPyro", {"chain_method": "sequential"}),
+    NUMPYRO_HMC: ("NumPyro", {"algorithm": "HMC"}), NUTPIE: ("nutpie", {}),
+}  # fmt: skip
 MIXTURES = ("mixture of the OHMC paper, V(2,2)", "mixture of the OHMC paper, V(3,2)")
 SMALL = (*MIXTURES, "Langevin V(10,3)", "Langevin V(50,5)")
 LARGER = (larger.MATRICES, larger.COMPONENTS)
@@ -147,13 +142,11 @@ def rows(name, chains, sizes, seeds, threads, ended):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="part of the names of problems")
-    parser.add_argument("--chains", type=int, nargs="+", default=list(SIZES), choices=list(SIZES))
-    parser.add_argument("--runs", nargs="+", default=["whole", "long"], choices=["whole", "long"])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of each sampler")
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args(argv)
+    arguments = read(
+        __doc__, argv, only=option("", "part of the names of problems"), threads=1,
+        chains=option(list(SIZES), choices=list(SIZES)), runs=option(["whole", "long"], choices=["whole", "long"]),
+        seeds=option([0, 1, 2], "of each sampler"),
+    )  # fmt: skip
     for name in (name for name in (*SMALL, *LARGER) if arguments.only in name):
         for chains, lengths in (SIZES_OF_LARGER if name in LARGER else SIZES).items():
             ended = {}

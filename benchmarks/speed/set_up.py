@@ -8,8 +8,6 @@ second process finds what the first has compiled. ``--network``: processor secon
 of the channels and 13 orthonormal kernels, on batches of 128 generated images, before the first step.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json
@@ -23,13 +21,9 @@ from benchmarks.machine import confine, machine
 from benchmarks.tables import show
 
 PARTS = (
-    "import torch and pyro",
-    "import pyro_manifold",
-    "trace and check",
-    "first iteration",
-    "999 others",
+    "import torch and pyro", "import pyro_manifold", "trace and check", "first iteration", "999 others",
     "of it compiling",
-)
+)  # fmt: skip
 
 
 def parts():
@@ -109,15 +103,9 @@ NETWORK = ("preparation", "a gradient by the model", "a gradient by the graph")
 
 def apart(cache):
     """The same in another process, whose native code is kept in this folder."""
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYRO_MANIFOLD_CACHE": cache}
     command = [sys.executable, "-m", "benchmarks.speed.set_up", "--here"]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYRO_MANIFOLD_CACHE": cache},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout)
+    return json.loads(subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout)
 
 
 def main(argv=None):

@@ -1,7 +1,6 @@
 """Slice sampling on the sphere against Hamiltonian Monte Carlo and against geosss.
 
-    python -m benchmarks.speed.slice_sampling [--problems "five modes, 3 dimensions" "one mode, 10 dimensions" ...]
-        [--chains 10] [--draws 2000] [--warmup 300] [--seed 0] [--small]
+    python -m benchmarks.speed.slice_sampling [--only "10 dimensions"] [--chains 10] [--draws 2000] [--warmup 300]
 
 Mixtures of von Mises–Fisher distributions with concentration 100: five with weights 1/15 to 5/15 about random centres,
 and a single one. All chains begin at uniform random points. The clock runs for the draws alone, after warm-up: imports,
@@ -16,7 +15,6 @@ though its sampler imports none: `pip install --no-deps geosss==0.3.5`. Without 
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import warnings
 from collections.abc import Callable
@@ -27,7 +25,7 @@ import pyro
 import torch
 
 from benchmarks.estimates import effective_sizes
-from benchmarks.tables import show
+from benchmarks.study import Study, median, option
 from benchmarks.timing import stopwatch
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, GeodesicSlice, ReplicaExchange
@@ -93,14 +91,10 @@ def by_kernel(make: Callable, statistic: str, mixture: Mixture, sizes: Sizes, **
     """Chains of this package: the clock starts when they are continued."""
     counts: list[float] = []
     mcmc = MCMC(
-        make(mixture.model),
-        sizes.warmup,
-        sizes.warmup,
-        num_chains=sizes.chains,
+        make(mixture.model), sizes.warmup, sizes.warmup, num_chains=sizes.chains,
         consumers=[lambda iteration: counts.append(float(iteration.statistics[statistic].double().mean()))],
-        disable_progbar=True,
-        **options,
-    )
+        disable_progbar=True, **options,
+    )  # fmt: skip
     mcmc.run()
     with stopwatch() as clock:
         mcmc.continue_run(sizes.draws)
@@ -144,55 +138,40 @@ METHODS = {
 }
 
 
-def row(problem: str, method: str, mixture: Mixture, found: Found) -> list[str]:
-    """Cells of one run."""
-    shares = mixture.shares(found.draws)
-    values = {"x": found.draws[..., 0]}
-    if len(mixture.weights) > 1:
-        values |= {str(k): shares[..., k] for k in range(len(mixture.weights))}
+def methods_for(_, mixture: Mixture) -> dict[str, Callable]:
+    """Methods that are installed; replica exchange only where there are several modes."""
+    left_out = ["geosss, shrinkage"] if importlib.util.find_spec("geosss") is None else []
+    left_out += ["OHMC, replica exchange"] if len(mixture.weights) == 1 else []
+    return {name: method for name, method in METHODS.items() if name not in left_out}
+
+
+def run(mixture: Mixture, method: Callable, seed: int, arguments) -> dict[str, float]:
+    """Figures of one run."""
+    pyro.set_rng_seed(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of chains that disagree, as the table shows
+        found = method(mixture, Sizes(arguments.chains, arguments.warmup, arguments.draws))
+    shares, several = mixture.shares(found.draws), len(mixture.weights) > 1
+    values = {"x": found.draws[..., 0]} | {str(k): shares[..., k] for k in range(len(mixture.weights)) if several}
     size = min(effective_sizes(values))
-    distance = np.abs(shares.mean((0, 1)) - mixture.weights).sum() / 2
-    return [
-        problem,
-        method,
-        f"{found.seconds:.1f}",
-        f"{found.cpu_seconds:.1f}",
-        f"{found.evaluations:.1f}",
-        f"{size:.0f}",
-        f"{size / found.cpu_seconds:.0f}",
-        f"{distance:.3f}" if len(mixture.weights) > 1 else "",
-    ]
+    return {
+        **{name: value for name, value in found._asdict().items() if name != "draws"},
+        "size": size,
+        "rate": size / found.cpu_seconds,
+        "distance": float(np.abs(shares.mean((0, 1)) - mixture.weights).sum() / 2) if several else None,
+    }
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", nargs="+", choices=[*PROBLEMS], default=[*PROBLEMS])
-    parser.add_argument("--chains", type=int, default=10)
-    parser.add_argument("--draws", type=int, default=2000, help="of each chain")
-    parser.add_argument("--warmup", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--small", action="store_true", help="one problem with few draws, for a test")
-    arguments = parser.parse_args(argv)
-    sizes = Sizes(4, 30, 60) if arguments.small else Sizes(arguments.chains, arguments.warmup, arguments.draws)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # of chains that disagree, of which the table tells
-    methods = dict(METHODS)
-    if importlib.util.find_spec("geosss") is None:
-        del methods["geosss, shrinkage"]
-        print("geosss is not installed: pip install --no-deps geosss==0.3.5\n")
-    rows = []
-    for problem in arguments.problems[:1] if arguments.small else arguments.problems:
-        mixture = PROBLEMS[problem]
-        for name, method in methods.items():
-            if len(mixture.weights) == 1 and "exchange" in name:
-                continue
-            pyro.set_rng_seed(arguments.seed)
-            rows.append(row(problem, name, mixture, method(mixture, sizes)))
-            print(*rows[-1], flush=True)
-    print()
-    titles = ["", "", "s", "CPU s", "evaluations", "effective size", "for each CPU s", "distance"]
-    show(titles, rows)
+STUDY = Study(
+    __doc__, ("", ""), {
+        "s": ("seconds", ".1f"), "CPU s": ("cpu_seconds", ".1f"), "evaluations": ("evaluations", ".1f"),
+        "effective size": ("size", ".0f"), "for each CPU s": ("rate", ".0f"),
+        "distance": lambda runs: "" if runs[0]["distance"] is None else median("distance", ".3f")(runs),
+    },
+    problems=PROBLEMS, methods=methods_for, run=run,
+    options={"chains": 10, "draws": option(2000, "of each chain"), "warmup": 300},
+)  # fmt: skip
+main = STUDY.main
 
 
 if __name__ == "__main__":

@@ -9,21 +9,16 @@ vectorised; and NNSGHMC beside SGHMC by Euler's scheme, on batches of 500, for w
 is the fastest of several blocks of steps, in seconds of the processor.
 """
 
-from __future__ import annotations
-
-import argparse
 import itertools
-import os
 import time
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pyro
 import pyro.distributions as dist
 import torch
 from torch import nn
 
-from benchmarks.tables import show
+from benchmarks.study import parser_of, set_up, switch
+from benchmarks.tables import formatted, show
 from benchmarks.timing import best_time
 from pyro_manifold.infer import NNSGHMC, OSGHMC, SGHMC, SGLD, MetaSampler
 from pyro_manifold.manifolds import cayley_flow
@@ -93,17 +88,15 @@ def learned():
             options = {"chains": chains, "batch": 500}
             plain = kernel_time(SGHMC, sizes, integrator="euler", **options)
             ours = kernel_time(NNSGHMC, sizes, **untrained(), **options)
-            times = f"{1e3 * ours:.1f}", f"{1e3 * plain:.1f}", f"{ours / plain:.2f}"
+            times = formatted(".1f .1f .2f", 1e3 * ours, 1e3 * plain, ours / plain)
             rows.append(["-".join(map(str, sizes)), chains, *times])
     show(["network", "chains", "NNSGHMC, ms", "SGHMC, ms", "ratio"], rows)
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--learned", action="store_true", help="the last table alone")
-    parser.add_argument("--short", action="store_true", help="a kernel and a drift, to see that it runs")
-    arguments = parser.parse_args(argv)
-    torch.set_num_threads(1)
+    kinds = {"learned": switch("the last table alone"), "short": switch("a kernel and a drift, to see that it runs")}
+    arguments = parser_of(__doc__, **kinds).parse_args(argv)
+    set_up(torch.float32)
     pyro.set_rng_seed(0)
     if arguments.learned:
         learned()
@@ -129,7 +122,7 @@ def main(argv=None):
     print("## 784-300-300-10, batches of 256, one chain\n")
     bound = 1.3 * plain + 1.5 * drift
     rows = [
-        [name, f"{1e3 * seconds:.2f}", f"{seconds / plain:.2f}", f"{seconds / bound:.2f}"]
+        [name, *formatted(".2f .2f .2f", 1e3 * seconds, seconds / plain, seconds / bound)]
         for name, seconds in times.items()
     ]
     show(["step", "ms", "by SGD", "by 1.3 SGD + 1.5 drifts"], rows)

@@ -5,8 +5,6 @@ python -m benchmarks.speed.svi "111 dimensions"             problems whose name 
 python -m benchmarks.speed.svi "111 dimensions" Stiefel     and the guides whose name contains this
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys
@@ -22,7 +20,8 @@ import torch
 from pyro.infer import JitTrace_ELBO, Trace_ELBO
 from pyro.infer import autoguide as pyros
 
-from benchmarks.tables import show
+from benchmarks.study import set_up
+from benchmarks.tables import formatted, show
 from benchmarks.timing import stopwatch
 from pyro_manifold.infer import SVI
 from pyro_manifold.infer.autoguide import AutoStiefelLowRankMultivariateNormal
@@ -162,14 +161,13 @@ def rows(only="", guides=GUIDES, optimisers=OPTIMISERS):
                 case = problem, guide, build
                 theirs = [apart(pyros_own, *case, loss) for loss in (Trace_ELBO, JitTrace_ELBO)]
                 own, form, ready = apart(ours, *case)
-                times = [f"{1e6 * seconds:.0f}" for seconds in (*theirs, own)]
-                ratios = [f"{seconds / own:.1f}" for seconds in theirs]
-                yield [problem.name, name, optimiser, *times, *ratios, form, f"{ready:.1f}"]
+                figures = *(1e6 * seconds for seconds in (*theirs, own)), *(seconds / own for seconds in theirs)
+                cells = formatted(".0f .0f .0f .1f .1f", *figures)
+                yield [problem.name, name, optimiser, *cells, form, f"{ready:.1f}"]
 
 
 def main(only="", guide=""):
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    set_up()
     print(f"## Steps of SVI beside Pyro's\n\n{PREFACE}")
     with tempfile.TemporaryDirectory() as empty:
         os.environ["PYRO_MANIFOLD_CACHE"] = empty

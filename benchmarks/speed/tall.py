@@ -5,22 +5,23 @@ python -m benchmarks.speed.tall --shape 1000 10 --chains 4   steps of one shape
 python -m benchmarks.speed.tall --draws --shape 1000 10      effective draws in place of steps, some minutes
 """
 
-from __future__ import annotations
-
-import argparse
 import os
 import time
 import warnings
 
 import numpy as np
+import pyro
 import torch
 
 from benchmarks.estimates import summary
 from benchmarks.machine import confine, machine
 from benchmarks.measure import Setting, measure_apart
 from benchmarks.problems.problem import Problem
-from benchmarks.tables import show
+from benchmarks.study import option, read, switch
+from benchmarks.tables import formatted, show
 from benchmarks.timing import best_time
+from pyro_manifold.compiled.native import compile_loop
+from pyro_manifold.infer import OHMC
 
 SHAPES = ((200, 5), (1000, 10), (3000, 10), (10000, 20))
 CHAINS, WARMUP, DRAWS = 4, 200, 300
@@ -61,10 +62,6 @@ def processor_time(function, seconds):
 
 def seconds_of_a_step(problem, chains, native, column_masses=False, seconds=SECONDS):
     """Processor time of a step of one chain: trajectories of many steps beside those of one."""
-    import pyro
-
-    from pyro_manifold.infer import OHMC
-
     pyro.set_rng_seed(0)
     fixed = {"step_size": 0.05 / problem.shape[0] ** 0.5, "num_steps": 1, "column_masses": column_masses}
     run = OHMC(problem.pyro_model, adapt_step_size=False, adapt_mass_matrix=False, **fixed).prepare(chains, 0, None)
@@ -82,8 +79,6 @@ def seconds_of_a_step(problem, chains, native, column_masses=False, seconds=SECO
 
 def seconds_of_products(n, p, seconds=SECONDS):
     """Processor time of the products of a step, in native code and by torch."""
-    from pyro_manifold.compiled.native import compile_loop
-
     both = torch.linalg.qr(torch.randn(1, n, 2 * p))[0]
     X, r = (part.contiguous() for part in both.chunk(2, -1))
     G = X.clone()
@@ -95,27 +90,21 @@ def seconds_of_products(n, p, seconds=SECONDS):
         return [kept + change @ square, X @ (X.mT @ G)]
 
     loop = compile_loop(
-        lambda G, r, X: [r.clone(), X.clone()],
-        lambda G, _, __, r, X: step(G, r, X),
-        lambda G, _, __, r, X: [r.sum((1, 2)), X.sum((1, 2))],
-        2,
-        [G, r, X],
-        1,
-    )
+        lambda G, r, X: [r.clone(), X.clone()], lambda G, _, __, r, X: step(G, r, X),
+        lambda G, _, __, r, X: [r.sum((1, 2)), X.sum((1, 2))], 2, [G, r, X], 1,
+    )  # fmt: skip
     short, long = (processor_time(lambda k=k: loop(k, G, r, X), seconds) for k in (1, 1 + STEPS))
     return (long - short) / STEPS, processor_time(lambda: step(G[0], r[0], X[0]), seconds)
 
 
 def rows_of_steps(shapes, counts, seconds):
     for n, p in shapes:
-        native, by_torch = seconds_of_products(n, p, seconds)
-        products = [f"{1e3 * value:.3f}" for value in (native, by_torch)]
-        problem = langevin(n, p)
+        products, problem = seconds_of_products(n, p, seconds), langevin(n, p)
         for chains in counts:
-            eager, own = (seconds_of_a_step(problem, chains, kind, seconds=seconds) for kind in (False, True))
-            columns = seconds_of_a_step(problem, chains, True, True, seconds)
-            steps = [f"{1e3 * value:.3f}" for value in (eager, own, columns)]
-            yield [f"V({n},{p})", chains, *steps, *products, f"{own / native:.2f}"]
+            kinds = (False, False), (True, False), (True, True)  # native code, masses of columns
+            steps = [seconds_of_a_step(problem, chains, *kind, seconds) for kind in kinds]
+            milliseconds = formatted(".3f .3f .3f .3f .3f", *(1e3 * value for value in (*steps, *products)))
+            yield [f"V({n},{p})", chains, *milliseconds, f"{steps[1] / products[0]:.2f}"]
 
 
 def rate(problem, peer, options, limit=900):
@@ -144,16 +133,13 @@ def rows_of_rates(shapes):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shape", type=int, nargs=2, help="n and p, in place of all")
-    parser.add_argument("--chains", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement")
-    parser.add_argument("--draws", action="store_true", help="effective draws a second, in place of steps")
-    arguments = parser.parse_args(argv)
+    arguments = read(
+        __doc__, argv, shape=option(None, "n and p, in place of all", type=int, nargs=2),
+        chains=[1, 2, 4, 8], seconds=option(SECONDS, "of each measurement"),
+        draws=switch("effective draws a second, in place of steps"),
+    )  # fmt: skip
     warnings.filterwarnings("ignore")
     confine(1)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
     os.environ["PYRO_MANIFOLD_NATIVE"] = "1"
     shapes = [tuple(arguments.shape)] if arguments.shape else SHAPES
     if arguments.draws:

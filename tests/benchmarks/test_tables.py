@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.tables import show, table
+from benchmarks.tables import formatted, show, table, with_deviation
 
 
 def test_every_line_has_the_cells_of_the_header():
@@ -30,3 +30,9 @@ def test_rows_are_printed_before_the_next_is_asked_for(capsys):
 def test_a_row_with_more_cells_than_columns_is_refused():
     with pytest.raises(ValueError, match="3 cells, expected at most 2"):
         table(["a", "b"], [[1, 2, 3]])
+
+
+def test_numbers_are_formatted_one_by_one_and_with_their_deviation():
+    assert formatted(".1f +.2f .0%", 2.04, 1, 0.5) == ["2.0", "+1.00", "50%"]
+    assert with_deviation([1.0, 3.0], 2) == "2.00 ± 1.41"
+    assert with_deviation([4.0]) == "4"

@@ -8,23 +8,17 @@ The first prints errors over seeds and whether standard errors cover; the second
 and whether what draws have lost is stated or warned of; the third has the problems of the first by PyMC and BlackJAX.
 """
 
-from __future__ import annotations
-
-import argparse
-
 from benchmarks.accuracy.evidence import peers, study
 from benchmarks.accuracy.evidence.problems import PROBLEMS, UNEQUAL
+from benchmarks.study import option, parser_of, set_up
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = {"seeds": 20, "particles": option(type=int), "runs": option(type=int), "replicas": False}
+    parser = parser_of(__doc__, **options, problems=option([], type=str, choices=[*PROBLEMS, *UNEQUAL]))
     parser.add_argument("what", choices=["study", "lost", "peers"])
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--particles", type=int)
-    parser.add_argument("--runs", type=int)
-    parser.add_argument("--problems", nargs="*", choices=[*PROBLEMS, *UNEQUAL], default=[])
-    parser.add_argument("--replicas", action="store_true")
     arguments = parser.parse_args(argv)
+    set_up()
     if arguments.what == "study":
         study.main(arguments.seeds, arguments.particles or 512, arguments.runs or 4, arguments.problems)
     elif arguments.what == "lost":

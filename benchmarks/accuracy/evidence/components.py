@@ -7,8 +7,6 @@ the case in W. There are several: where the last entry of the diagonal is small,
 the other sign.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

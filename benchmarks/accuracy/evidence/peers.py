@@ -4,21 +4,20 @@ Each way is a process of its own with one thread, makes ten runs from ten seeds,
 building the model, tracing, compiling and running, but not importing packages.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math
 import os
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 
 from benchmarks.accuracy.evidence.problems import PROBLEMS
 from benchmarks.machine import confine
 from benchmarks.measure import run_apart
-from benchmarks.tables import show
+from benchmarks.tables import formatted, show
 from benchmarks.timing import stopwatch
 
 TABLE = ("problem", "way", "root mean square error", "bias", "s a run")
@@ -48,16 +47,8 @@ def pymc(problem, particles, runs, kernel="IMH", **options):
 
     logging.getLogger("pymc").setLevel(logging.ERROR)
     with stopwatch() as times, problem.pymc_model():
-        trace = pymc.sample_smc(
-            particles,
-            getattr(pymc.smc, kernel),
-            chains=runs,
-            cores=1,
-            random_seed=list(range(runs)),
-            progressbar=False,
-            compute_convergence_checks=False,
-            **options,
-        )
+        options |= {"progressbar": False, "compute_convergence_checks": False, "random_seed": list(range(runs))}
+        trace = pymc.sample_smc(particles, getattr(pymc.smc, kernel), chains=runs, cores=1, **options)
     stages = trace.sample_stats["log_marginal_likelihood"].values
     # Chains with different numbers of stages are the entries of a single row.
     return [_last(chain) for chain in (stages if len(stages) == runs else stages[0])], times
@@ -90,19 +81,11 @@ def blackjax(problem, particles, runs, moves=5, steps=10, step_size=0.3):
 
     with stopwatch() as times:
         start = jax.jit(jax.vmap(draw))
-        first = settings(None, _Particles(start(jax.random.split(jax.random.PRNGKey(0), particles))), None)
-        algorithm = inner_kernel_tuning.as_top_level_api(
-            blackjax.adaptive_tempered_smc,
-            log_prior,
-            log_likelihood,
-            blackjax.hmc.build_kernel(),
-            blackjax.hmc.init,
-            resampling.systematic,
-            settings,
-            first,
-            num_mcmc_steps=moves,
-            target_ess=0.5,
-        )
+        drawn = start(jax.random.split(jax.random.PRNGKey(0), particles))
+        first = settings(None, SimpleNamespace(particles=drawn), None)
+        kernel = blackjax.hmc.build_kernel(), blackjax.hmc.init, resampling.systematic, settings, first
+        densities, sizes = (log_prior, log_likelihood), {"num_mcmc_steps": moves, "target_ess": 0.5}
+        algorithm = inner_kernel_tuning.as_top_level_api(blackjax.adaptive_tempered_smc, *densities, *kernel, **sizes)
         step = jax.jit(algorithm.step)
         evidences = []
         for seed in range(runs):
@@ -116,23 +99,13 @@ def blackjax(problem, particles, runs, moves=5, steps=10, step_size=0.3):
     return evidences, times
 
 
-class _Particles:
-    """A number of particles, in the form that `settings` expects."""
-
-    def __init__(self, particles):
-        self.particles = particles
-
-
 WAYS = {
-    "pyro_manifold": (ours, {}),
-    "pyro_manifold, 4 times the particles": (ours, {"times_particles": 4}),
-    "PyMC, IMH": (pymc, {}),
-    "PyMC, IMH, threshold 0.001": (pymc, {"correlation_threshold": 0.001}),
-    "PyMC, MH": (pymc, {"kernel": "MH"}),
-    "BlackJAX, HMC 5 × 10": (blackjax, {}),
+    "pyro_manifold": (ours, {}), "pyro_manifold, 4 times the particles": (ours, {"times_particles": 4}),
+    "PyMC, IMH": (pymc, {}), "PyMC, IMH, threshold 0.001": (pymc, {"correlation_threshold": 0.001}),
+    "PyMC, MH": (pymc, {"kernel": "MH"}), "BlackJAX, HMC 5 × 10": (blackjax, {}),
     "BlackJAX, HMC 15 × 5": (blackjax, {"moves": 15, "steps": 5}),
     "BlackJAX, HMC 5 × 20, ε 0.03": (blackjax, {"steps": 20, "step_size": 0.03}),
-}
+}  # fmt: skip
 
 
 def measured(name, way, particles, runs):
@@ -143,14 +116,13 @@ def measured(name, way, particles, runs):
 
 
 def row(name, way, particles, runs):
-    found = run_apart(
-        "benchmarks.accuracy.evidence.peers", name, way, str(particles), str(runs), threads=1, limit=_LIMIT
-    )
+    sizes = str(particles), str(runs)
+    found = run_apart("benchmarks.accuracy.evidence.peers", name, way, *sizes, threads=1, limit=_LIMIT)
     if "failed" in found:
         return name, way, found["failed"]
     errors = np.array(found["evidences"]) - PROBLEMS[name].truth()[0]
-    root = math.sqrt((errors**2).mean())
-    return name, way, f"{root:.3f}", f"{errors.mean():+.3f}", f"{found['cpu_seconds'] / runs:.2f}"
+    figures = math.sqrt((errors**2).mean()), errors.mean(), found["cpu_seconds"] / runs
+    return name, way, *formatted(".3f +.3f .2f", *figures)
 
 
 def main(particles, runs, names):

@@ -4,19 +4,21 @@ For PyMC and BlackJAX an orthonormal matrix is the polar factor of a normal one,
 matrix of loadings, which has the same evidence: `NormalSingularValues` beside a uniform U is the prior of W Wᵀ.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyro
+import pyro.distributions as dist
 import scipy.integrate
 import scipy.special
 import scipy.stats
+import torch
 
 from benchmarks.problems.expansions import closed_form
+from pyro_manifold.distributions import NormalSingularValues, StiefelUniform
 
 CONCENTRATIONS = 3.0, 1.5
 KAPPA, SPHERE = 6.0, 5
@@ -41,13 +43,19 @@ class Problem(NamedTuple):
     jax_parts: Callable[[], tuple[Callable, Callable, Callable]] | None = None
 
 
+def in_jax():
+    """JAX, its arrays and its distributions."""
+    import jax
+    import jax.numpy
+    import jax.scipy.stats
+
+    return jax, jax.numpy, jax.scipy.stats
+
+
 # ---- matrix Langevin --------------------------------------------------------------------------------------------
 
 
 def langevin():
-    import pyro
-
-    from pyro_manifold.distributions import StiefelUniform
 
     U = pyro.sample("U", StiefelUniform(3, 2))
     pyro.factor("langevin", CONCENTRATIONS[0] * U[..., 0, 0] + CONCENTRATIONS[1] * U[..., 1, 1])
@@ -76,8 +84,7 @@ def langevin_pymc():
 
 
 def langevin_jax():
-    import jax
-    import jax.numpy as jnp
+    jax, jnp, _ = in_jax()
 
     def log_likelihood(z):
         X = closed_form(z.reshape(3, 2), jnp)
@@ -87,9 +94,6 @@ def langevin_jax():
 
 
 def von_mises_fisher():
-    import pyro
-
-    from pyro_manifold.distributions import StiefelUniform
 
     pyro.factor("langevin", KAPPA * pyro.sample("x", StiefelUniform(SPHERE, 1))[..., 0, 0])
 
@@ -110,10 +114,6 @@ def cases():
 
 
 def linear():
-    import pyro
-    import pyro.distributions as dist
-    import torch
-
     x, y = map(torch.as_tensor, cases())
     w = pyro.sample("w", dist.Normal(torch.zeros(4, dtype=x.dtype), 2.0).to_event(1))
     pyro.sample("y", dist.Normal(x @ w, 0.5).to_event(1), obs=y)
@@ -136,15 +136,12 @@ def linear_pymc():
 
 
 def linear_jax():
-    import jax
-    import jax.numpy as jnp
-    from jax.scipy.stats import norm
-
+    jax, jnp, stats = in_jax()
     x, y = map(jnp.asarray, cases())
     return (
         lambda key: 2 * jax.random.normal(key, (4,)),
-        lambda w: norm.logpdf(w, 0.0, 2.0).sum(),
-        lambda w: norm.logpdf(y, x @ w, 0.5).sum(),
+        lambda w: stats.norm.logpdf(w, 0.0, 2.0).sum(),
+        lambda w: stats.norm.logpdf(y, x @ w, 0.5).sum(),
     )
 
 
@@ -154,10 +151,6 @@ CENTRE, WIDTH, SHARE, SPREAD = 4.0, 0.1, 0.3, 5.0
 
 
 def two_modes():
-    import pyro
-    import pyro.distributions as dist
-    import torch
-
     x = pyro.sample("x", dist.Normal(torch.zeros(2, dtype=torch.float64), SPREAD).to_event(1))
     left = dist.Normal(-CENTRE, WIDTH).log_prob(x).sum(-1) + math.log(SHARE)
     right = dist.Normal(CENTRE, WIDTH).log_prob(x).sum(-1) + math.log(1 - SHARE)
@@ -182,15 +175,17 @@ def two_modes_pymc():
 
 
 def two_modes_jax():
-    import jax
-    import jax.numpy as jnp
-    from jax.scipy.stats import norm
+    jax, jnp, stats = in_jax()
 
     def log_likelihood(x):
-        left = norm.logpdf(x, -CENTRE, WIDTH).sum() + math.log(SHARE)
-        return jnp.logaddexp(left, norm.logpdf(x, CENTRE, WIDTH).sum() + math.log(1 - SHARE))
+        left = stats.norm.logpdf(x, -CENTRE, WIDTH).sum() + math.log(SHARE)
+        return jnp.logaddexp(left, stats.norm.logpdf(x, CENTRE, WIDTH).sum() + math.log(1 - SHARE))
 
-    return lambda key: SPREAD * jax.random.normal(key, (2,)), lambda x: norm.logpdf(x, 0, SPREAD).sum(), log_likelihood
+    return (
+        lambda key: SPREAD * jax.random.normal(key, (2,)),
+        lambda x: stats.norm.logpdf(x, 0, SPREAD).sum(),
+        log_likelihood,
+    )
 
 
 # ---- principal components ---------------------------------------------------------------------------------------
@@ -204,11 +199,6 @@ def scores():
 
 
 def components():
-    import pyro
-    import pyro.distributions as dist
-    import torch
-
-    from pyro_manifold.distributions import NormalSingularValues, StiefelUniform
 
     y = torch.as_tensor(scores())
     U = pyro.sample("U", StiefelUniform(COLUMNS, RANK))
@@ -231,10 +221,7 @@ def components_pymc():
 
 
 def components_jax():
-    import jax
-    import jax.numpy as jnp
-    from jax.scipy.stats import multivariate_normal, norm
-
+    jax, jnp, stats = in_jax()
     y, size = jnp.asarray(scores()), COLUMNS * RANK
 
     def draw(key):
@@ -243,12 +230,12 @@ def components_jax():
         return jnp.concatenate([jax.random.normal(first, (size,)), noise])
 
     def log_prior(v):
-        return norm.logpdf(v[:size]).sum() + norm.logpdf(jnp.exp(v[size])) + jnp.log(2.0) + v[size]
+        return stats.norm.logpdf(v[:size]).sum() + stats.norm.logpdf(jnp.exp(v[size])) + jnp.log(2.0) + v[size]
 
     def log_likelihood(v):
         W = v[:size].reshape(COLUMNS, RANK)
         covariance = W @ W.T + jnp.exp(2 * v[size]) * jnp.eye(COLUMNS)
-        return multivariate_normal.logpdf(y, jnp.zeros(COLUMNS), covariance).sum()
+        return stats.multivariate_normal.logpdf(y, jnp.zeros(COLUMNS), covariance).sum()
 
     return draw, log_prior, log_likelihood
 
@@ -266,10 +253,6 @@ DISTANCE = 10.0
 
 def unequal(dimensions, width, spread=6.0):
     """Two normals of equal mass, of standard deviations ``width`` and 1, under a prior with that of ``spread``."""
-    import pyro
-    import pyro.distributions as dist
-    import torch
-
     centre = torch.zeros(dimensions, dtype=torch.float64)
     centre[0] = DISTANCE / 2
     x = pyro.sample("x", dist.Normal(torch.zeros_like(centre), spread).to_event(1))
@@ -297,10 +280,6 @@ def measured():
 
 
 def normal_inverse_gamma():
-    import pyro
-    import pyro.distributions as dist
-    import torch
-
     y = torch.as_tensor(measured())
     variance = pyro.sample("variance", dist.InverseGamma(torch.tensor(SHAPE, dtype=y.dtype), RATE))
     mean = pyro.sample("mean", dist.Normal(0.0, (variance / PRIOR_ROWS).sqrt()))

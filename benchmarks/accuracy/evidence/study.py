@@ -4,17 +4,17 @@ A second table has what the lower bound about the modes that descents find adds:
 themselves, and of what is stated with the bound; warnings; and what finding the bound costs.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import pyro
 
 from benchmarks.accuracy.evidence.problems import PROBLEMS, UNEQUAL
-from benchmarks.tables import show
+from benchmarks.tables import formatted, show
+from pyro_manifold.infer import MCMC, OHMC, SMC
 
 TABLE = ("problem", "truth", "mean", "spread", "stated", "spread / stated", "≤ 2 SE", "largest", "s a call")
 HEADER = """\
@@ -24,17 +24,9 @@ particles; stated is the mean standard error, and largest the largest error in i
 
 
 LOST_TABLE = (
-    "problem",
-    "truth",
-    "mean error",
-    "rms z of draws alone",
-    "rms z",
-    "largest |z|",
-    "warned",
-    "|z| > 3 unwarned",
-    "gradients of the bound",
-    "s a call",
-)
+    "problem", "truth", "mean error", "rms z of draws alone", "rms z", "largest |z|", "warned", "|z| > 3 unwarned",
+    "gradients of the bound", "s a call",
+)  # fmt: skip
 LOST_HEADER = """\
 {seeds} calls with seeds of their own, each of {way}. z is the error of the log evidence in stated standard
 errors, of draws alone without the lower bound; a call is warned of if it says that mass is lost or that runs differ;
@@ -62,8 +54,6 @@ class Found(NamedTuple):
 
 
 def by_particles(problem, particles, runs):
-    from pyro_manifold.infer import OHMC, SMC
-
     smc = SMC(OHMC(problem.pyro_model), particles, runs, disable_progbar=True)
     warned = _warned(smc.run)
     result = smc.result
@@ -73,8 +63,6 @@ def by_particles(problem, particles, runs):
 
 
 def by_replicas(problem):
-    from pyro_manifold.infer import MCMC, OHMC
-
     mcmc = MCMC(OHMC(problem.pyro_model), tempering=True, disable_progbar=True, **REPLICAS)
     warned = _warned(mcmc.run)
     run = mcmc._run_here
@@ -92,10 +80,6 @@ def _warned(run):
 
 def study(call, seeds):
     """Results of each call, its fields as arrays ``(seeds,)``, and seconds of processor time of a call."""
-    import pyro
-    import torch
-
-    torch.set_default_dtype(torch.float64)
     found, began = [], time.process_time()
     for seed in range(seeds):
         pyro.set_rng_seed(seed)
@@ -119,17 +103,10 @@ def lost_row(problem, seeds, call):
     found, seconds = study(partial(call, problem), seeds)
     off = found.log_evidence - truth
     z, alone = (off / np.hypot(error, uncertainty) for error in (found.error, found.error_of_draws))
-    return (
-        problem.name,
-        f"{truth:.3f}",
-        f"{off.mean():+.3f}",
-        *[f"{np.sqrt((each**2).mean()):.2f}" for each in (alone, z)],
-        f"{np.abs(z).max():.1f}",
-        f"{found.warned.sum()} of {seeds}",
-        f"{((np.abs(z) > 3) & ~found.warned).sum()} of {seeds}",
-        f"{found.share.mean():.1%}",
-        f"{seconds:.1f}",
-    )
+    squares = [np.sqrt((each**2).mean()) for each in (alone, z)]
+    errors = formatted(".3f +.3f .2f .2f .1f", truth, off.mean(), *squares, np.abs(z).max())
+    counts = [f"{count.sum()} of {seeds}" for count in (found.warned, (np.abs(z) > 3) & ~found.warned)]
+    return (problem.name, *errors, *counts, *formatted(".1% .1f", found.share.mean(), seconds))
 
 
 def main(seeds, particles, runs, names):

@@ -9,9 +9,6 @@ final ELBO), ours has the recommended 0.03 unless ``--rates`` names others. The 
 the final guide as 3 seconds allow, at most 100,000, averaged over seeds, with the standard error over these.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 import statistics
 import time
@@ -25,6 +22,7 @@ from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoLowRankMultivariateNormal
 
 from benchmarks.papers.variational import problems, splines
+from benchmarks.study import option, read
 from benchmarks.tables import show
 from pyro_manifold.infer import SVI
 from pyro_manifold.infer.autoguide import AutoStiefelLowRankMultivariateNormal
@@ -117,16 +115,10 @@ PYROS_OWN = "Pyro's guide, Pyro's steps"
 METHODS = {
     PYROS_OWN: (AutoLowRankMultivariateNormal, pyro.optim.Adam, pyro.infer.SVI),
     "Pyro's guide": (AutoLowRankMultivariateNormal, pyro.optim.Adam, SVI),
-    "Stiefel, path derivative": (
-        partial(AutoStiefelLowRankMultivariateNormal, path_derivative=True),
-        RiemannianAdam,
-        SVI,
-    ),
-    "Stiefel, closed entropy": (
-        partial(AutoStiefelLowRankMultivariateNormal, path_derivative=False),
-        RiemannianAdam,
-        SVI,
-    ),
+    **{
+        f"Stiefel, {name}": (partial(AutoStiefelLowRankMultivariateNormal, path_derivative=path), RiemannianAdam, SVI)
+        for name, path in (("path derivative", True), ("closed entropy", False))
+    },
 }
 
 
@@ -184,20 +176,16 @@ def rows(names, budgets, rates, seeds):
                 yield [name, seconds, method, rate, f"{steps:.0f}", f"{bound:.2f} ({error:.2f})"]
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--problems", nargs="*", choices=PROBLEMS, default=list(PROBLEMS))
-    parser.add_argument("--seconds", nargs="*", type=float, default=[1.0, 4.0])
-    parser.add_argument("--rates", nargs="*", type=float, default=[RECOMMENDED])
-    parser.add_argument("--seeds", type=int, default=2)
-    chosen = parser.parse_args(arguments)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+def main(argv=None):
+    chosen = read(
+        __doc__, argv, problems=option(list(PROBLEMS), choices=PROBLEMS), seconds=[1.0, 4.0], rates=[RECOMMENDED],
+        seeds=2,
+    )  # fmt: skip
+    warnings.simplefilter("ignore")
     print(__doc__)
     head = ["problem", "seconds", "method", "rate", "steps", "ELBO"]
     show(head, rows(chosen.problems, chosen.seconds, chosen.rates, chosen.seeds))
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
     main()

@@ -14,10 +14,6 @@ canonical form is above 0.98; of neighbouring c that differ by less than 5 % the
 principal cosine. Fits are kept in results/variational/recovery.json: a second call goes on where the first stopped.
 """
 
-from __future__ import annotations
-
-import argparse
-import json
 import math
 import statistics
 import time
@@ -31,7 +27,9 @@ from pyro.infer import SVI, JitTrace_ELBO
 from pyro.infer.autoguide import AutoLowRankMultivariateNormal
 
 from benchmarks.papers.variational.truth import CACHE
-from benchmarks.tables import table
+from benchmarks.stored import kept
+from benchmarks.study import option, read, switch
+from benchmarks.tables import formatted, table
 from pyro_manifold import optim
 from pyro_manifold.infer.autoguide import (
     AutoGrassmannLowRankMultivariateNormal,
@@ -69,27 +67,21 @@ SETTINGS = {
     for rate, falls in product((0.003, 0.01, 0.03, 0.1), (False, True))
 }
 TUNED = "Pyro 0.03 falling"
-METHODS = {
-    "Stiefel": {
-        "Adam": Method(AutoStiefelLowRankMultivariateNormal, optim.TorchRiemannianAdam, 0.03),
-        TUNED: SETTINGS[TUNED],
-        "RMSProp": Method(AutoStiefelLowRankMultivariateNormal, optim.TorchRiemannianRMSProp, 0.03),
-        "AdaDelta": Method(AutoStiefelLowRankMultivariateNormal, optim.TorchRiemannianAdaDelta, 1.0),
-        "AdaDelta, defaults": Method(
-            AutoStiefelLowRankMultivariateNormal, optim.TorchRiemannianAdaDelta, 1.0, falls=False
-        ),
-        "B and c apart, Adam": Method(AutoProductStiefelLowRankMultivariateNormal, optim.TorchRiemannianAdam, 0.03),
-    },
-    "Grassmann": {
-        "Adam": Method(AutoGrassmannLowRankMultivariateNormal, optim.TorchRiemannianAdam, 0.03),
-        TUNED: SETTINGS[TUNED],
-        "RMSProp": Method(AutoGrassmannLowRankMultivariateNormal, optim.TorchRiemannianRMSProp, 0.03),
-        "AdaDelta": Method(AutoGrassmannLowRankMultivariateNormal, optim.TorchRiemannianAdaDelta, 1.0),
-        "AdaDelta, defaults": Method(
-            AutoGrassmannLowRankMultivariateNormal, optim.TorchRiemannianAdaDelta, 1.0, falls=False
-        ),
-    },
+COMPARED = {
+    "Adam": (optim.TorchRiemannianAdam, 0.03, True),
+    TUNED: None,
+    "RMSProp": (optim.TorchRiemannianRMSProp, 0.03, True),
+    "AdaDelta": (optim.TorchRiemannianAdaDelta, 1.0, True),
+    "AdaDelta, defaults": (optim.TorchRiemannianAdaDelta, 1.0, False),
 }
+METHODS = {
+    family: {name: SETTINGS[TUNED] if rule is None else Method(guide, *rule) for name, rule in COMPARED.items()}
+    for family, guide in (
+        ("Stiefel", AutoStiefelLowRankMultivariateNormal),
+        ("Grassmann", AutoGrassmannLowRankMultivariateNormal),
+    )
+}
+METHODS["Stiefel"]["B and c apart, Adam"] = Method(AutoProductStiefelLowRankMultivariateNormal, *COMPARED["Adam"])
 
 
 # ---- Problems ----------------------------------------------------------------------------------------------
@@ -159,17 +151,9 @@ def fit(method, seed, family, steps=STEPS):
 
 def fits(name, method, family, seeds, steps):
     """One fit a seed, from the file where it is there."""
-    path = CACHE / "recovery.json"
-    found = []
-    for seed in seeds:
-        kept = json.loads(path.read_text()) if path.exists() else {}
-        key = f"{family} / {name} / {seed} / {steps}"
-        if key not in kept:
-            kept[key] = fit(method, seed, family, steps)
-            CACHE.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(kept))
-        found.append(kept[key])
-    return found
+    keys = {seed: f"{family} / {name} / {seed} / {steps}" for seed in seeds}
+    made = {seed: lambda seed=seed: fit(method, seed, family, steps) for seed in seeds}
+    return [kept(CACHE / "recovery.json", key, made[seed]) for seed, key in keys.items()]
 
 
 # ---- Tables ------------------------------------------------------------------------------------------------
@@ -181,18 +165,11 @@ def row(family, name, done, peer):
     quantiles = [ends[math.ceil(share * len(ends)) - 1] for share in (0.5, 0.9, 1.0)]
     early = statistics.median(each["divergences"][0] for each in done)
     below = [a["divergences"][-1] <= b["divergences"][-1] for a, b in zip(done, peer, strict=False)]
-    return [
-        family,
-        name,
-        len(done),
-        f"{100 * statistics.fmean(each['cosine'] > FOUND for each in done):.0f} %",
-        f"{min(each['cosine'] for each in done):.3f}",
-        f"{early:.3f}",
-        *(f"{value:.4f}" for value in quantiles),
-        f"{100 * statistics.fmean(end < 0.05 for end in ends):.0f} %",
-        f"{100 * statistics.fmean(below):.0f} %" if peer else "",
-        f"{statistics.median(each['ms/step'] for each in done):.1f}",
-    ]
+    shares = [(each["cosine"] > FOUND for each in done), (end < 0.05 for end in ends), *([below] if peer else [])]
+    found, near, *not_above = [f"{100 * statistics.fmean(share):.0f} %" for share in shares]
+    figures = formatted(".3f .3f .4f .4f .4f", min(each["cosine"] for each in done), early, *quantiles)
+    speed = f"{statistics.median(each['ms/step'] for each in done):.1f}"
+    return [family, name, len(done), found, *figures, near, *(not_above or [""]), speed]
 
 
 COLUMNS = (
@@ -217,20 +194,14 @@ def compare(problems, steps, families, names):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--problems", type=int, default=50)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--families", nargs="+", default=list(METHODS), choices=METHODS)
-    parser.add_argument("--methods", nargs="+", help="of the table's; all unless given")
-    parser.add_argument("--tune", action="store_true", help="Pyro's guide with each of its settings instead")
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    arguments = read(
+        __doc__, argv, problems=50, steps=STEPS, families=option(list(METHODS), choices=METHODS),
+        methods=option(None, "of the table's; all unless given", nargs="+"),
+        tune=switch("Pyro's guide with each of its settings instead"),
+    )  # fmt: skip
     pyro.enable_validation(False)
-    if arguments.tune:
-        print(table(COLUMNS, tune(arguments.problems, arguments.steps)))
-        return
-    print(table(COLUMNS, compare(arguments.problems, arguments.steps, arguments.families, arguments.methods)))
+    sizes, chosen = (arguments.problems, arguments.steps), (arguments.families, arguments.methods)
+    print(table(COLUMNS, tune(*sizes) if arguments.tune else compare(*sizes, *chosen)))
 
 
 if __name__ == "__main__":

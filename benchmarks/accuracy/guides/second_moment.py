@@ -7,9 +7,6 @@ seeds, and its standard deviation. The entropy is taken in closed form. The targ
 directions of standard deviation 3, and 0.3 to 0.8 elsewhere.
 """
 
-from __future__ import annotations
-
-import argparse
 import statistics
 from functools import partial
 from itertools import product
@@ -19,6 +16,7 @@ import pyro.distributions as dist
 import torch
 
 from benchmarks.papers.variational.methods import ADAPTIVE, FAMILIES, FIXED_RANK, Budget, Method, fit
+from benchmarks.study import option, read
 from benchmarks.tables import show
 from pyro_manifold import optim
 from pyro_manifold.manifolds import Stiefel
@@ -60,13 +58,8 @@ def cell(family, name, kind, steps):
 def main(argv=None):
     # Without a manifold, as the steps of the fixed-rank geometry are, both kinds are one.
     families = [family for family in FAMILIES if family != FIXED_RANK]
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--families", nargs="+", choices=families, default=families)
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    methods, families = option(list(METHODS), choices=METHODS), option(families, choices=families)
+    arguments = read(__doc__, argv, steps=STEPS, methods=methods, families=families)
     kinds = ("ambient", "transported")
     rows = (
         [*row, *(cell(*row, kind, arguments.steps) for kind in kinds)]

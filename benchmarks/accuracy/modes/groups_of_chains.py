@@ -6,13 +6,10 @@ Chains are autoregressive, Gaussian or log-normal, worth so many independent dra
 Gaussians in one of ten entries, so many standard deviations apart, with half of the chains in each.
 """
 
-from __future__ import annotations
-
-import argparse
-
 import torch
 from torch import Tensor
 
+from benchmarks.study import read
 from pyro_manifold.diagnostics import modes
 
 DRAWS, ENTRIES = 200, 10
@@ -30,9 +27,7 @@ def chains_of_one_mode(chains: int, effective: int, draws: int = DRAWS, entries:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", type=int, default=200)
-    count = parser.parse_args().sets
+    count = read(__doc__, dtype=torch.float32, sets=200).sets
     torch.manual_seed(0)
     print(f"Of {count} sets of chains of one mode, told apart:")
     for effective in (3, 5, 10, 100):

@@ -10,9 +10,6 @@ mean total variation distance of the shares of the modes from the truth, the sha
 gradients and processor seconds of a seed.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 import time
 import warnings
@@ -24,11 +21,13 @@ import pyro
 import pyro.distributions as dist
 import torch
 
+from benchmarks.accuracy.evidence.problems import SHARE, two_modes, two_modes_truth
 from benchmarks.papers.msd.robot_arm_model import climbed, flatten, log_density, model, original
 from benchmarks.problems.mixtures import FREE_ROWS, SIGMA, near_one_or_two, product
 from benchmarks.problems.orientations import MODES
 from benchmarks.problems.orientations import mixture as mixture_of_orientations
-from benchmarks.tables import show
+from benchmarks.study import option, read
+from benchmarks.tables import formatted, show
 from pyro_manifold.distributions import MatrixLangevin, StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC, ReplicaExchange
 
@@ -62,15 +61,8 @@ class Case(NamedTuple):
 
 def two() -> Case:
     """Gaussians of width 0.1 at ±4, with 0.3 and 0.7 of the mass, under a prior of width 5."""
-
-    def model():
-        x = pyro.sample("x", dist.Normal(torch.zeros(2), 5.0).to_event(1))
-        left = dist.Normal(torch.tensor(-4.0), 0.1).log_prob(x).sum(-1) + math.log(0.3)
-        right = dist.Normal(torch.tensor(4.0), 0.1).log_prob(x).sum(-1) + math.log(0.7)
-        pyro.factor("modes", torch.logaddexp(left, right))
-
-    evidence = 2 * dist.Normal(0.0, (25 + 0.01) ** 0.5).log_prob(torch.tensor(4.0))
-    return Case(model, (), lambda draws: (draws["x"][:, 0] > 0).long(), [0.3, 0.7], float(evidence), levels=9)
+    known = two_modes_truth()[0]
+    return Case(two_modes, (), lambda draws: (draws["x"][:, 0] > 0).long(), [SHARE, 1 - SHARE], known, levels=9)
 
 
 def paper(n=2) -> Case:
@@ -181,17 +173,9 @@ class Gradients:
 
 def by_exchange(case: Case, budget: int) -> tuple[Found, MCMC]:
     """4 chains that go on until they have taken as many gradients."""
-    began = time.process_time()
-    count = Gradients(case.levels)
-    mcmc = MCMC(
-        OHMC(case.model),
-        100,
-        case.warmup_steps,
-        num_chains=CHAINS,
-        consumers=[count],
-        tempering=ReplicaExchange(levels=case.levels),
-        disable_progbar=True,
-    )
+    began, count = time.process_time(), Gradients(case.levels)
+    options = {"num_chains": CHAINS, "consumers": [count], "tempering": ReplicaExchange(levels=case.levels)}
+    mcmc = MCMC(OHMC(case.model), 100, case.warmup_steps, disable_progbar=True, **options)
     mcmc.run(*case.args)
     ahead = int((budget - count.made) / count.mean)
     if ahead > 0:
@@ -210,29 +194,17 @@ def row(name: str, case: Case, found: list[Found]) -> list[str]:
         said = f"{evidence.mean():.2f}, sd {evidence.std(ddof=min(1, len(found) - 1)):.2f}"
     else:
         said = f"{math.sqrt(((evidence - case.log_evidence) ** 2).mean()):.3f}"
-    mean = {key: float(np.mean([getattr(each, key) for each in found])) for key in Found._fields[1:-1]}
-    return [
-        name,
-        said,
-        f"{mean['error']:.3f}",
-        f"{mean['distance']:.3f}",
-        f"{100 * mean['outside']:.0f} %",
-        f"{mean['gradients'] / 1e3:.0f}k",
-        f"{mean['seconds']:.1f}",
-        found[-1].note,
-    ]
+    error, distance, outside, gradients, seconds = np.mean([each[1:6] for each in found], 0)
+    figures = formatted(".3f .3f", error, distance)
+    return [name, said, *figures, f"{100 * outside:.0f} %", f"{gradients / 1e3:.0f}k", f"{seconds:.1f}", found[-1].note]
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", nargs="+", choices=[*CASES], default=[*CASES])
-    parser.add_argument("--seeds", type=int, default=5, help="how many")
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--particles", type=int, default=512, help="of each run of SMC, which is the budget")
-    parser.add_argument("--states", type=int, default=16, help="of a chain of SMC at each level")
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    arguments = read(
+        __doc__, argv, problems=option(list(CASES), choices=CASES), seeds=option(5, "how many"), first_seed=0,
+        particles=option(512, "of each run of SMC, which is the budget"),
+        states=option(16, "of a chain of SMC at each level"),
+    )  # fmt: skip
     warnings.simplefilter("ignore")  # of runs that disagree, of which the table tells
     rows = []
     for name in arguments.problems:

@@ -7,9 +7,6 @@ particles. A state in which one column is free has a potential energy 140 to 170
 random starts wait there for hundreds of trajectories. Seconds are of one processor, everything included but imports.
 """
 
-from __future__ import annotations
-
-import argparse
 import time
 import warnings
 
@@ -21,20 +18,14 @@ import torch
 from benchmarks.estimates import summary
 from benchmarks.problems.network import MISSING, NETWORK, links
 from benchmarks.problems.page import PROBLEMS
+from benchmarks.study import read
 from benchmarks.tables import show
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC
 
 COLUMNS = (
-    "seed",
-    "particles, s",
-    "log evidence",
-    "chains, s",
-    "200 draws more, s",
-    "min ESS",
-    "R-hat",
-    "log density of each",
-)
+    "seed", "particles, s", "log evidence", "chains, s", "200 draws more, s", "min ESS", "R-hat", "log density of each",
+)  # fmt: skip
 
 
 def model(linked, rows, columns, nodes):
@@ -68,15 +59,8 @@ def row(seed, data, particles, warmup, draws):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--particles", type=int, default=32)
-    parser.add_argument("--warmup", type=int, default=200)
-    parser.add_argument("--draws", type=int, default=600)
-    arguments = parser.parse_args(argv)
+    arguments = read(__doc__, argv, seeds=10, particles=32, warmup=200, draws=600)
     warnings.filterwarnings("ignore")
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
     adjacency = links()
     if adjacency is None:
         print(f"{MISSING}.")

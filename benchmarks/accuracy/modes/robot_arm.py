@@ -9,9 +9,6 @@ approximation says of its log evidence, copies by signs and orders of hidden uni
 from the same descents; with `--separate` each has descents of its own.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 import time
 
@@ -22,6 +19,7 @@ import torch
 from benchmarks.papers.msd.robot_arm import mean_prediction, normalised_error, spread
 from benchmarks.papers.msd.robot_arm_model import HIDDEN, climbed, flatten, log_density, model, original
 from benchmarks.papers.msd.robot_arm_modes import labels
+from benchmarks.study import option, read, switch
 from pyro_manifold.infer import OHMC, SMC
 
 LOG_COPIES = HIDDEN * math.log(2) + math.lgamma(HIDDEN + 1)
@@ -46,19 +44,12 @@ def modes_of(particles, arm, looked_at, seed):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--init", choices=["prior", "modes"], default="prior")
-    parser.add_argument("--starts", type=int, default=64, help="descents, for --init modes")
-    parser.add_argument("--particles", type=int, default=512)
-    parser.add_argument("--states", type=int, default=32, help="of a chain at each level")
-    parser.add_argument("--last-states", type=int, help="of a chain at the last level")
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--separate", action="store_true", help="each run finds modes for itself")
-    parser.add_argument("--looked-at", type=int, default=60, help="particles whose modes are found")
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    arguments = read(
+        __doc__, argv, init=option("prior", choices=["prior", "modes"]), particles=512,
+        starts=option(64, "descents, for --init modes"), states=option(32, "of a chain at each level"),
+        last_states=option(None, "of a chain at the last level", type=int), runs=10, seed=0,
+        separate=switch("each run finds modes for itself"), looked_at=option(60, "particles whose modes are found"),
+    )  # fmt: skip
     arm = original()
     began = time.process_time()
     first, runs = arguments.seed, arguments.runs
@@ -81,15 +72,9 @@ def main(argv=None):
 def particles(arm, seed, runs, arguments):
     """Result of SMC from this seed."""
     pyro.set_rng_seed(seed)
-    smc = SMC(
-        OHMC(model, target_accept_prob=0.8, trajectory_jitter=0.5),
-        arguments.particles,
-        runs,
-        chain_length=arguments.states,
-        init=arguments.init,
-        num_starts=arguments.starts,
-        last_states=arguments.last_states,
-    )
+    names = {"chain_length": "states", "init": "init", "num_starts": "starts", "last_states": "last_states"}
+    options = {name: getattr(arguments, argument) for name, argument in names.items()}
+    smc = SMC(OHMC(model, target_accept_prob=0.8, trajectory_jitter=0.5), arguments.particles, runs, **options)
     smc.run(arm.x_train, arm.y_train)
     return smc
 

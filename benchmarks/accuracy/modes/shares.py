@@ -11,9 +11,6 @@ particles in groups of modes whose true shares are known, and the processor time
   of each summed out: two modes of equal mass, which are the same but for the order of components.
 """
 
-from __future__ import annotations
-
-import argparse
 import time
 
 import numpy as np
@@ -23,6 +20,7 @@ import torch
 
 from benchmarks.problems.mixtures import product, product_mixture
 from benchmarks.problems.orientations import MODES, data, mixture
+from benchmarks.study import parser_of, set_up
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import OHMC, SMC
 
@@ -76,15 +74,10 @@ def rows(name, inits, seeds, particles, starts):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, init=["prior", "modes"], seeds=10, particles=512, starts=64)
     parser.add_argument("problems", nargs="*", default=list(PROBLEMS), metavar="problem")
-    parser.add_argument("--init", nargs="+", default=["prior", "modes"])
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--particles", type=int, default=512)
-    parser.add_argument("--starts", type=int, default=64)
     arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    set_up()
     for name in arguments.problems:
         found = list(rows(name, arguments.init, arguments.seeds, arguments.particles, arguments.starts))
         for init in arguments.init:

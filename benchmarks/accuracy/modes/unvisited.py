@@ -7,9 +7,6 @@ independent draws each. Of a mode that they have not met, a share of the particl
 entry. With `--karate 4`, for so many seeds: chains and particles of a probit eigenmodel of Zachary's karate club.
 """
 
-from __future__ import annotations
-
-import argparse
 import warnings
 from collections.abc import Callable
 
@@ -19,6 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.accuracy.modes.groups_of_chains import chains_of_one_mode
+from benchmarks.study import option, read
 from benchmarks.tables import show
 from pyro_manifold.diagnostics import modes
 from pyro_manifold.distributions import StiefelUniform
@@ -36,12 +34,9 @@ def student(degrees: float) -> Marginal:
 
 
 MARGINALS: dict[str, Marginal] = {
-    "normal": torch.clone,
-    "t5": student(5),
-    "Cauchy": student(1),
-    "log-normal": torch.exp,
+    "normal": torch.clone, "t5": student(5), "Cauchy": student(1), "log-normal": torch.exp,
     "uniform": torch.special.ndtr,
-}
+}  # fmt: skip
 
 
 def exact(marginal: Marginal, entries: int, draws: int, effective: int, particles: int) -> tuple[Tensor, Tensor]:
@@ -93,16 +88,12 @@ def modes_of_karate_club(seed: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", type=int, default=100)
-    parser.add_argument("--entries", type=int, nargs="+", default=[1, 20, 400, 4000])
-    parser.add_argument("--draws", type=int, default=250, help="of each of 4 chains")
-    parser.add_argument("--effective", type=int, default=250, help="independent draws' worth of each chain")
-    parser.add_argument("--particles", type=int, default=256, help="of each of 4 runs")
-    parser.add_argument("--karate", type=int, default=0, metavar="SEEDS")
-    options = parser.parse_args()
+    options = read(
+        __doc__, sets=100, entries=[1, 20, 400, 4000], draws=option(250, "of each of 4 chains"),
+        effective=option(250, "independent draws' worth of each chain"), particles=option(256, "of each of 4 runs"),
+        karate=option(0, metavar="SEEDS"),
+    )  # fmt: skip
     torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
     for seed in range(options.karate):
         warnings.simplefilter("ignore")
         print(f"seed {seed}", modes_of_karate_club(seed), sep="\n", flush=True)

@@ -5,24 +5,20 @@
 Standard errors are ArviZ's, on both sides; z is the difference over both together.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
-import warnings
 from functools import partial
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
+from pyro.infer.autoguide.initialization import init_to_uniform
 
 from benchmarks.estimates import effective_sizes, mean_and_error
 from benchmarks.peers import pyro_manifold
 from benchmarks.problems.coefficient_moments import long_nuts
 from benchmarks.problems.coefficients import small_posteriors
+from benchmarks.study import option, read
 from benchmarks.tables import table
-
-warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
 
 NUTS_DRAWS = {"logistic": 25_000, "Poisson": 25_000, "banana": 125_000}
 """Draws of each of four chains; those of the banana are less effective, ten to one."""
@@ -55,8 +51,6 @@ def exact_msd(posterior, chains=512, warmup=50, draws=200, step_size=0.5, num_st
     Chains start within 0.1 of the prior's mean: from Pyro's uniform starts in (-2, 2), where rates of the Poisson model
     reach e¹⁰, so short a warm-up might not forget the start.
     """
-    from pyro.infer.autoguide.initialization import init_to_uniform
-
     options = {"metropolis": True, "step_size": step_size, "num_steps": num_steps, "persistence": 0.5}
     options |= {"adapt_step_size": False, "init_strategy": partial(init_to_uniform, radius=0.1), "jit_compile": True}
     run = pyro_manifold(posterior, chains=chains, warmup=warmup, draws=draws, kernel="MSD", **options)
@@ -79,11 +73,9 @@ def row(comparison):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--msd", type=int, nargs=2, default=[512, 200], help="chains and draws of each")
-    parser.add_argument("--nuts", type=int, help="draws of each of four chains, in place of each posterior's number")
-    parser.add_argument("--only", default="", help="part of the names of posteriors")
-    arguments = parser.parse_args(argv)
+    nuts = option(None, "draws of each of four chains, in place of each posterior's number", type=int)
+    only = option("", "part of the names of posteriors")
+    arguments = read(__doc__, argv, msd=option((512, 200), "chains and draws of each"), nuts=nuts, only=only)
     zs = []
     for posterior in small_posteriors():
         if arguments.only not in posterior.name:

@@ -9,19 +9,21 @@ the moments of the truth, so what is left of the start is not taken for bias. St
 chains, which are independent.
 """
 
-from __future__ import annotations
-
-import argparse
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyro
 import torch
 
+from benchmarks.pictures import pyplot
 from benchmarks.problems.coefficient_moments import truth_of
 from benchmarks.problems.coefficients import small_posteriors
+from benchmarks.study import option, read
 from benchmarks.tables import table
 from problems import curved_regression
+from pyro_manifold.infer import MSD
+from pyro_manifold.infer.mcmc.riemannian import LagrangianSettings
 
 STEP_SIZES = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
 TARGETS = ("posterior", "jeffreys")
@@ -63,10 +65,6 @@ def estimate(values):
 
 def prepared(start, **options):
     """A run of an MSD kernel, whose step is traced once for all step sizes."""
-    import pyro
-
-    from pyro_manifold.infer import MSD
-
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)
     return MSD(**options).prepare(*{len(value) for value in start.values()}, 0, start)
@@ -74,8 +72,6 @@ def prepared(start, **options):
 
 def follow(run, step_size, adjusted, warmup, draws):
     """Positions ``(chains, draws, dimension)`` after the warm-up, number of divergences, share of accepted ends."""
-    from pyro_manifold.infer.mcmc.riemannian import LagrangianSettings
-
     state, (trajectory,) = run.state, run.transitions
     settings = LagrangianSettings(torch.full_like(state.energy, step_size), run.tuning.settings(1).num_steps, adjusted)
     positions, found = [], []
@@ -154,10 +150,7 @@ def table_of(rows):
 
 def picture(found, path):
     """Biases of variances against ε, on logarithmic axes, beside the slope of ε²."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     fig, axes = plt.subplots(figsize=(6.5, 4.2))
     markers = zip(found.items(), "os^Dv", ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00"), strict=True)
@@ -182,11 +175,8 @@ def picture(found, path):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", type=int, nargs=2, default=Size(), help="chains and draws of each")
-    parser.add_argument("--step-sizes", type=float, nargs="+", default=STEP_SIZES)
-    parser.add_argument("--picture", type=Path)
-    arguments = parser.parse_args(argv)
+    size = option(tuple(Size()), "chains and draws of each")
+    arguments = read(__doc__, argv, size=size, step_sizes=list(STEP_SIZES), picture=option(type=Path))
     size, step_sizes, found = Size(*arguments.size), arguments.step_sizes, {}
     for posterior in small_posteriors():
         found[posterior.name] = rows_of_posterior(posterior, step_sizes, size)

@@ -17,15 +17,10 @@ network's output over rows under the prior (median over draws), and the log scor
 of each table is logistic regression (ridge regression) of scikit-learn at its defaults.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math
-import os
 from typing import NamedTuple
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pyro
@@ -37,19 +32,17 @@ from torch import Tensor, nn
 
 from benchmarks.accuracy.networks.scores import entropy, negative_log_likelihood
 from benchmarks.predictions import Predictions
+from benchmarks.study import option, read
 from benchmarks.tables import show
 from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.nn import to_bayesian_
 
 PRIOR_DRAWS = 400
 LOADERS = {
-    "breast cancer": datasets.load_breast_cancer,
-    "wine": datasets.load_wine,
-    "iris": datasets.load_iris,
-    "digits": datasets.load_digits,
-    "diabetes": datasets.load_diabetes,
+    "breast cancer": datasets.load_breast_cancer, "wine": datasets.load_wine, "iris": datasets.load_iris,
+    "digits": datasets.load_digits, "diabetes": datasets.load_diabetes,
     "diabetes above the median": datasets.load_diabetes,
-}
+}  # fmt: skip
 COLUMNS = ["gain", "output scale", "entropy / log K", "certain, %", "test NLL", "accuracy, %", "R-hat, 95 %"]
 
 
@@ -182,18 +175,12 @@ def gain(text: str) -> float | None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=list(LOADERS), default=list(LOADERS))
-    parser.add_argument("--activation", choices=["tanh", "relu"], default="relu")
-    parser.add_argument("--widths", nargs="+", type=int, default=[16], help="of hidden layers, one unlike the next")
-    parser.add_argument("--gains", nargs="+", type=gain, default=[None, 1.5], help="a number, or auto")
-    parser.add_argument("--scales", nargs="+", type=float, default=[1.0, 2.0, 4.0, 8.0, 16.0])
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--draws", type=int, default=200)
-    parser.add_argument("--warmup", type=int, default=200)
-    arguments = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)
+    arguments = read(
+        __doc__, argv, only=option(list(LOADERS), choices=list(LOADERS)),
+        activation=option("relu", choices=["tanh", "relu"]), seeds=2, draws=200, warmup=200,
+        widths=option([16], "of hidden layers, one unlike the next"), scales=[1.0, 2.0, 4.0, 8.0, 16.0],
+        gains=option([None, 1.5], "a number, or auto", type=gain),
+    )  # fmt: skip
     for name in arguments.only:
         print(f"### {name}, {'-'.join(map(str, arguments.widths))} hidden units, {arguments.activation}\n")
         show(COLUMNS, list(rows(name, arguments)))

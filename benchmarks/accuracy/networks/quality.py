@@ -23,32 +23,18 @@ Scores for images from elsewhere are entropies of the predictions. The first row
 and total variation those between two halves of its chains: nothing can be told apart below that.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
-import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pyro
 import torch
 from torch import nn
 
-from benchmarks.accuracy.networks import reference
-from benchmarks.accuracy.networks.scores import (
-    agreement,
-    auroc,
-    brier,
-    calibration_error,
-    entropy,
-    negative_log_likelihood,
-    total_variation,
-)
+from benchmarks.accuracy.networks import reference, scores
 from benchmarks.accuracy.networks.small_network import (
     OUTSIDE,
     bayesian_network,
@@ -60,9 +46,10 @@ from benchmarks.accuracy.networks.small_network import (
 )
 from benchmarks.image_classifier import posterior
 from benchmarks.predictions import Predictions
+from benchmarks.study import option, parser_of, set_up, switch
 from benchmarks.tables import line, show
 from examples.datasets import data_folder
-from pyro_manifold.infer import OHMC, OSGHMC, PSGLD, SGHMC, SGLD, CosineCycles
+from pyro_manifold.infer import OSGHMC, PSGLD, SGHMC, SGLD, CosineCycles
 from pyro_manifold.infer.mcmc.running import Iteration
 from pyro_manifold.infer.mcmc.transitions import NotFiniteError
 
@@ -117,23 +104,9 @@ def stochastic(kernel, network, data, length, step_size, *, cycles=False, temper
 def adapted(network, data, length, step_size):
     """OSGHMC that learns the masses of sites, without a descent."""
     return OSGHMC(
-        posterior(network, data.images, data.labels, min(BATCH, len(data.images))),
-        step_size=step_size,
-        num_steps=length.steps,
-        scales="adapt",
-        init_strategy=pyro.infer.autoguide.init_to_sample,
-    )
-
-
-def full_batch(network, data):
-    """HMC with all of the data; masses are those of the prior, but for orthonormal matrices, whose mass is adapted."""
-    return OHMC(
-        posterior(network, data.images, data.labels),
-        step_size=0.05,
-        trajectory_length=reference.TRAJECTORY_LENGTH,
-        adapt_mass_matrix=reference.has_orthonormal_rows(network),
-        init_strategy=pyro.infer.autoguide.init_to_sample,
-    )
+        posterior(network, data.images, data.labels, min(BATCH, len(data.images))), step_size=step_size,
+        num_steps=length.steps, scales="adapt", init_strategy=pyro.infer.autoguide.init_to_sample,
+    )  # fmt: skip
 
 
 def sampled(kernel, network, data, warmup, seconds):
@@ -195,21 +168,14 @@ def fitted(data, width, steps):
 def cells(name, step_size, found, truth, labels):
     """A row; ``truth`` is what the probabilities of the tested images should be, or None."""
     inside, *outside = found.probabilities
-    near = ["", ""] if truth is None else [_rounded(f(inside, truth)) for f in (agreement, total_variation)]
-    scores = entropy(inside)
-    return [
-        name,
-        step_size,
-        f"{found.seconds:.0f}",
-        found.draws,
-        "" if math.isnan(found.r_hat) else f"{found.r_hat:.2f}",
-        *near,
-        _rounded(negative_log_likelihood(inside, labels)),
-        _rounded(calibration_error(inside, labels)),
-        _rounded(brier(inside, labels)),
-        _rounded((inside.argmax(-1) == labels).to(inside.dtype).mean()),
-        *(_rounded(auroc(scores, entropy(part))) for part in outside),
-    ]
+    near = (
+        ["", ""] if truth is None else [_rounded(f(inside, truth)) for f in (scores.agreement, scores.total_variation)]
+    )
+    uncertainty, right = scores.entropy(inside), (inside.argmax(-1) == labels).to(inside.dtype).mean()
+    scored = [f(inside, labels) for f in (scores.negative_log_likelihood, scores.calibration_error, scores.brier)]
+    figures = *scored, right, *(scores.auroc(uncertainty, scores.entropy(part)) for part in outside)
+    r_hat = "" if math.isnan(found.r_hat) else f"{found.r_hat:.2f}"
+    return [name, step_size, f"{found.seconds:.0f}", found.draws, r_hat, *near, *map(_rounded, figures)]
 
 
 def _rounded(value):
@@ -249,7 +215,7 @@ def of_the_same_model(data, truth, width, length, seed):
     cold = stochastic(SGHMC, network, data, length, STEP_SIZES[SGHMC][0], temperature=0.0)
     yield row_of("SGHMC, temperature 0", STEP_SIZES[SGHMC][0], cold, network, data, length, truth, warmup)
     pyro.set_rng_seed(seed)
-    yield row_of("OHMC", "", full_batch(network, data), network, data, length, truth, length.warmup)
+    yield row_of("OHMC", "", reference.full_batch(network, data), network, data, length, truth, length.warmup)
     pyro.set_rng_seed(seed)
     for found in ensemble(data, width, length.member, length.seconds):
         name = "one network, Adam" if found.draws == "1" else f"ensemble of {found.draws}, Adam"
@@ -273,7 +239,7 @@ def of_the_orthogonal_model(data, truth, width, length, seeds):
                 name = f"OSGHMC, unit masses, friction {friction}"
                 yield row_of(name, step_size, made, network, data, length, truth, warmup)
         pyro.set_rng_seed(seed)
-        yield row_of("OHMC", "", full_batch(network, data), network, data, length, truth, length.warmup)
+        yield row_of("OHMC", "", reference.full_batch(network, data), network, data, length, truth, length.warmup)
 
 
 def _kept(file, data, parser):
@@ -284,46 +250,48 @@ def _kept(file, data, parser):
     return kept, about
 
 
+def printed(title, reference_row, rows, by=None):
+    """Print a table, and its rows on the standard error as they come; sorted by a column that rows may lack."""
+    found = []
+    for row in rows:
+        print(line(row), file=sys.stderr, flush=True)
+        found.append(row)
+    if by is not None:
+        place = COLUMNS.index(by)
+        found.sort(key=lambda row: float(row[place]) if len(row) > place else math.inf)
+    print(f"### {title}\n")
+    show(COLUMNS, [reference_row, *found])
+    print()
+
+
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", help="folder of MNIST's four files, by default mnist in PYRO_MANIFOLD_DATA")
-    parser.add_argument(
-        "--reference", type=Path, default=reference.FILE, help="what benchmarks.accuracy.networks.reference kept"
-    )
-    parser.add_argument("--orthogonal-reference", type=Path, default=reference.ORTHOGONAL_FILE)
-    parser.add_argument("--seconds", type=float, default=30, help="of one core, for each row")
-    parser.add_argument("--only", choices=["plain", "orthogonal"], help="hidden layer, in place of both")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seeds", type=int, default=1, help="number of seeds of the orthogonal network's rows")
-    parser.add_argument("--short", action="store_true", help="a tiny network, generated images, hardly any time")
+    parser = parser_of(
+        __doc__, data=option(None, "folder of MNIST's four files, by default mnist in PYRO_MANIFOLD_DATA"),
+        reference=option(reference.FILE, "what benchmarks.accuracy.networks.reference kept", type=Path),
+        orthogonal_reference=option(reference.ORTHOGONAL_FILE, type=Path),
+        seconds=option(30.0, "of one core, for each row"),
+        only=option(None, "hidden layer, in place of both", choices=["plain", "orthogonal"]), seed=0,
+        seeds=option(1, "number of seeds of the orthogonal network's rows"),
+        short=switch("a tiny network, generated images, hardly any time"),
+    )  # fmt: skip
     arguments = parser.parse_args(argv)
-    torch.set_num_threads(1)
+    set_up(torch.get_default_dtype())
     data = patterns() if arguments.short else digits(arguments.data or data_folder() / "mnist")
-    kept, about = _kept(arguments.reference, data, parser)
-    width = about["width"]
     length = Length(20, 5, 20, 20, 0.0, 1) if arguments.short else Length(1000, 200, 125, 1000, arguments.seconds)
-    truth = kept[0].to(data.images.dtype)
-    if arguments.only != "orthogonal":
-        print(f"### 784-{width}-10, by total variation from the reference\n")
-        distance = COLUMNS.index("total variation")
-        rows = []
-        for row in of_the_same_model(data, truth, width, length, arguments.seed):
-            print(line(row), file=sys.stderr, flush=True)  # as they come, for the table waits for the last one
-            rows.append(row)
-        # Rows of ways that failed have no distance, and come last.
-        rows.sort(key=lambda row: float(row[distance]) if len(row) > distance else math.inf)
-        show(COLUMNS, [of_reference(kept, about, data.tested_labels), *rows])
-        print()
-    if arguments.only != "plain":
-        print(f"### 784-{width}-10 with an orthogonal hidden layer\n")
-        seeds = range(arguments.seed, arguments.seed + arguments.seeds)
-        kept, about = _kept(arguments.orthogonal_reference, data, parser)
-        truth = kept[0].to(data.images.dtype)
-        rows = []
-        for row in of_the_orthogonal_model(data, truth, width, length, seeds):
-            print(line(row), file=sys.stderr, flush=True)
-            rows.append(row)
-        show(COLUMNS, [of_reference(kept, about, data.tested_labels), *rows])
+    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
+    tables = {
+        "plain": ("", arguments.reference, partial(of_the_same_model, seed=arguments.seed), "total variation"),
+        "orthogonal": (
+            " with an orthogonal hidden layer", arguments.orthogonal_reference,
+            partial(of_the_orthogonal_model, seeds=seeds), None,
+        ),
+    }  # fmt: skip
+    for kind, (title, file, rows_of, by) in tables.items():
+        if arguments.only in (None, kind):
+            kept, about = _kept(file, data, parser)
+            title = f"784-{about['width']}-10{title}" + (", by total variation from the reference" if by else "")
+            rows = rows_of(data, kept[0].to(data.images.dtype), about["width"], length)
+            printed(title, of_reference(kept, about, data.tested_labels), rows, by)
 
 
 if __name__ == "__main__":

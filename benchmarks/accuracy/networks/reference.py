@@ -12,15 +12,9 @@ kept are the mean probabilities, R-hat and the settings, in ``reference_160_digi
 How far the reference is from the truth shows in how far the two halves of its chains are from each other.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
-import os
 import time
 from pathlib import Path
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pyro
@@ -38,6 +32,7 @@ from benchmarks.accuracy.networks.small_network import (
 )
 from benchmarks.image_classifier import posterior
 from benchmarks.predictions import Predictions
+from benchmarks.study import option, parser_of, set_up, switch
 from benchmarks.tables import show
 from pyro_manifold.infer import MCMC, OHMC
 
@@ -48,32 +43,27 @@ TRAJECTORY_LENGTH = 1.5  # about a quarter of the period of a site that only kno
 COMMAND = "python -m benchmarks.accuracy.networks.reference --data FOLDER"
 
 
-def long_chains(data, network, chains, draws, warmup):
-    """`Predictions` of all asked images, and what the run was like."""
-    predictions = Predictions(network, data.asked, statistic=probabilities)
-    kernel = OHMC(
+def full_batch(network, data):
+    """HMC with all of the data; masses are those of the prior, but for orthonormal matrices, whose mass is adapted."""
+    return OHMC(
         posterior(network, data.images, data.labels),
         step_size=0.05,
         trajectory_length=TRAJECTORY_LENGTH,
-        adapt_mass_matrix=has_orthonormal_rows(network),
+        adapt_mass_matrix=network[0].__class__.__name__ == "OrthogonalLinear",
         init_strategy=pyro.infer.autoguide.init_to_sample,
     )
+
+
+def long_chains(data, network, chains, draws, warmup):
+    """`Predictions` of all asked images, and what the run was like."""
+    predictions, kernel = Predictions(network, data.asked, statistic=probabilities), full_batch(network, data)
     started = time.process_time()
     MCMC(kernel, draws, warmup, num_chains=chains, save_params=[], consumers=[predictions], disable_progbar=True).run()
     return predictions, {
-        "chains": chains,
-        "draws": draws,
-        "warmup": warmup,
-        "step_size": kernel.step_size,
-        "num_steps": kernel.num_steps,
-        "acceptance": float(kernel.run.mean_acceptance),
+        "chains": chains, "draws": draws, "warmup": warmup, "step_size": kernel.step_size,
+        "num_steps": kernel.num_steps, "acceptance": float(kernel.run.mean_acceptance),
         "seconds_of_one_core": time.process_time() - started,
-    }
-
-
-def has_orthonormal_rows(network):
-    """True if the hidden layer is orthogonal: its scale is not that of the other sites, and its mass is adapted."""
-    return network[0].__class__.__name__ == "OrthogonalLinear"
+    }  # fmt: skip
 
 
 def disagreement(predictions):
@@ -113,16 +103,14 @@ def load(path=FILE):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", help="folder of MNIST's four files")
-    parser.add_argument("--chains", type=int, default=8)
-    parser.add_argument("--draws", type=int, default=2000)
-    parser.add_argument("--warmup", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--orthogonal", action="store_true", help="the network with an orthogonal hidden layer")
-    parser.add_argument("--out", type=Path, help="where to keep it, beside this file if left out")
-    parser.add_argument("--short", action="store_true", help="generated images; --out is needed, short chains suffice")
+    parser = parser_of(
+        __doc__, data=option(None, "folder of MNIST's four files"), chains=8, draws=2000, warmup=300, seed=0,
+        orthogonal=switch("the network with an orthogonal hidden layer"),
+        out=option(None, "where to keep it, beside this file if left out", type=Path),
+        short=switch("generated images; --out is needed, short chains suffice"),
+    )  # fmt: skip
     arguments = parser.parse_args(argv)
+    set_up(torch.get_default_dtype())
     if arguments.data is None and not arguments.short:
         parser.error("--data is needed: the folder of MNIST's four files (or --short).")
     if arguments.short and arguments.out is None:

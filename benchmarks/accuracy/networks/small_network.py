@@ -6,8 +6,6 @@ numbers divided by 28, so that all sites have unit scale under the prior, which 
 distribution of functions is that of the plain form.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from typing import NamedTuple

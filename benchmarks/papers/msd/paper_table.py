@@ -23,36 +23,31 @@ The lags of Figure 1 go to 50; its samplers begin at descended weights here, fro
 Runs are kept in results/robot_arm; a second call reads them.
 """
 
-from __future__ import annotations
-
-import argparse
-
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
-import torch
 
 from benchmarks.arguments import new_file
-from benchmarks.papers.msd.robot_arm import GROUPS, LAG, autocorrelation, errors, normalised_error, spread
+from benchmarks.papers.msd.robot_arm import (
+    GROUPS,
+    LAG,
+    autocorrelation,
+    autocorrelations,
+    errors,
+    normalised_error,
+    spread,
+)
 from benchmarks.papers.msd.robot_arm_model import original, position, simulate
 from benchmarks.papers.msd.robot_arm_samplers import PAPER, STEP_SIZES, sample, sample_once
+from benchmarks.study import option, read, switch
 from benchmarks.tables import show
 
 OWN = "MSD, Jeffreys"
 ALL = ("HMC30, persistent", "HMC100, persistent", OWN, "MSD")
 SETTINGS = [
-    *((name, "descended", None) for name in ALL),
-    *((name, "small", None) for name in ALL),
-    *((name, "small", 0.0002) for name in ALL[:2]),
-    (OWN, "small", 0.12),
-    (OWN, "zero", None),
-    (OWN, "prior", None),
+    *((name, "descended", None) for name in ALL), *((name, "small", None) for name in ALL),
+    *((name, "small", 0.0002) for name in ALL[:2]), (OWN, "small", 0.12), (OWN, "zero", None), (OWN, "prior", None),
     *(("MSD, Jeffreys, 10 I", "small", step) for step in (STEP_SIZES[OWN], 0.15, 0.18, 0.2, 0.25, 0.3)),
     ("MSD, Jeffreys, half G", "small", STEP_SIZES[OWN]),
-]
+]  # fmt: skip
 """Sampler, initial weights, and ε if it is not that of `STEP_SIZES`."""
 COLUMNS = [
     "initial weights", "sampler", "ε", "test error", "paper", "least", "most", *(f"lag {LAG}, {g}" for g in GROUPS),
@@ -72,32 +67,21 @@ def row(name, start, step_size, runs, arm):
 
 
 def figure(found, path):
-    """Mean autocorrelation of both groups of weights against lag, with one standard deviation over runs."""
-    fig, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
-    for axes, (title, site) in zip(panels, GROUPS.items(), strict=True):
-        for name, runs in found.items():
-            values = autocorrelation(runs.draws, site)[:, : LAGS + 1]
-            mean, deviation = values.mean(0), values.std(0, ddof=1)
-            axes.plot(mean, label=name.replace(", persistent", ""), color=COLOURS[name])
-            axes.fill_between(
-                range(len(mean)), mean - deviation, mean + deviation, color=COLOURS[name], alpha=0.12, lw=0
-            )
-        axes.axhline(0, color="0.7", lw=0.8, zorder=0)
-        axes.set(title=f"{title} weights", xlabel="lag, iterations", xlim=(0, LAGS))
-    panels[0].set_ylabel("autocorrelation")
+    """Figure 1."""
+    chosen = {name: runs for name, runs in found.items() if name in COLOURS}
+    styles = {name: {"color": COLOURS[name], "label": name.replace(", persistent", "")} for name in chosen}
+    fig, panels = autocorrelations(chosen, LAGS, styles.get, (9, 3.6))
     panels[1].legend(frameon=False)
     fig.tight_layout()
     fig.savefig(path, dpi=110)
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--figure", type=new_file, help="where Figure 1 is written")
-    parser.add_argument("--seed", type=int, default=0, help="of the initial values and of the runs")
-    parser.add_argument("--small", action="store_true", help="simulated data, one sampler, two short runs")
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    arguments = read(
+        __doc__, argv, figure=option(None, "where Figure 1 is written", type=new_file),
+        seed=option(0, "of the initial values and of the runs"),
+        small=switch("simulated data, one sampler, two short runs"),
+    )  # fmt: skip
     arm = simulate(0) if arguments.small else original()
     settings = [(OWN, "zero", None)] if arguments.small else SETTINGS
     found = {}
@@ -115,7 +99,7 @@ def main(argv=None):
 
     show(COLUMNS, rows())
     if arguments.figure:
-        figure({name: runs for name, runs in found.items() if name in COLOURS}, arguments.figure)
+        figure(found, arguments.figure)
 
 
 if __name__ == "__main__":

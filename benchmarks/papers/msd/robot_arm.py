@@ -11,9 +11,7 @@ of weights at lag 10, rejections, energy errors and divergences; and test errors
 are kept in results/robot_arm; a second call reads them. The data are downloaded, or read from PYRO_MANIFOLD_DATA.
 """
 
-from __future__ import annotations
-
-import argparse
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,13 +20,16 @@ from benchmarks.arguments import count, natural, new_file, positive
 from benchmarks.papers.msd.robot_arm_model import NOISE, log_density, network, original, position, unflatten
 from benchmarks.papers.msd.robot_arm_modes import TOLERANCE, labels, mode_levels
 from benchmarks.papers.msd.robot_arm_samplers import PAPER, SAMPLERS, STARTS, STEP_SIZES, sample_once
-from benchmarks.tables import table
-from pyro_manifold.diagnostics import autocorrelations
+from benchmarks.pictures import pyplot
+from benchmarks.study import option, parser_of, set_up
+from benchmarks.tables import table, with_deviation
+from pyro_manifold import diagnostics
 
 GROUPS = {"input to hidden": "input_to_hidden", "hidden to output": "hidden_to_output"}
 EVERY = 20
 """One draw of so many counts for errors: 100 of a run's 2,000, as in the paper."""
 LAG = 10
+spread = partial(with_deviation, digits=3)
 HEADINGS = ["sampler", "ε", "test error", "paper", "training error", *(f"lag {LAG}, {group}" for group in GROUPS)]
 HEADINGS += ["rejected", "energy error", "divergences"]
 
@@ -61,29 +62,43 @@ def autocorrelation(draws, site):
     weights = unflatten(draws)[site].flatten(2).movedim(1, 2).numpy()
     still = weights.std(-1, keepdims=True) == 0
     noise = np.random.default_rng(0).standard_normal(weights.shape)
-    found = autocorrelations(np.where(still, noise, weights))
+    found = diagnostics.autocorrelations(np.where(still, noise, weights))
     return np.where(still, 1.0, found).mean(1)
+
+
+def autocorrelations(found, lags, style, size):
+    """Figure of mean autocorrelations of both groups of weights, with one standard deviation over runs, and its axes.
+
+    Args:
+        found: ``{sampler: runs}``.
+        lags: the largest.
+        style: from the name of a sampler to options of a line.
+        size: of the figure, in inches.
+    """
+    plt = pyplot()
+
+    fig, panels = plt.subplots(1, 2, figsize=size, sharey=True)
+    for axes, (title, site) in zip(panels, GROUPS.items(), strict=True):
+        for name, runs in found.items():
+            values = autocorrelation(runs.draws, site)[:, : lags + 1]
+            mean, deviation = values.mean(0), values.std(0, ddof=1)
+            (line,) = axes.plot(mean, **{"label": name, **style(name)})
+            axes.fill_between(
+                range(len(mean)), mean - deviation, mean + deviation, color=line.get_color(), alpha=0.12, lw=0
+            )
+        axes.axhline(0, color="0.7", lw=0.8, zorder=0)
+        axes.set(title=f"{title} weights", xlabel="lag in draws", xlim=(0, lags))
+    panels[0].set_ylabel("autocorrelation")
+    return fig, panels
 
 
 def row(name, step_size, runs, arm):
     """One line of the table of samplers."""
     test, training = errors(runs.draws, *arm[2:]), errors(runs.draws, *arm[:2])
-    return [
-        name,
-        f"{step_size:g}",
-        spread(test),
-        PAPER[name.split(",")[0]],
-        spread(training),
-        *(spread(autocorrelation(runs.draws, site)[:, LAG]) for site in GROUPS.values()),
-        f"{100 * runs.rejections.mean():.1f} %",
-        f"{np.nanmean(runs.energy_error):.3f}",  # a run that rejects all has none
-        f"{int(runs.divergences.sum())}",
-    ]
-
-
-def spread(values):
-    values = np.asarray(values)
-    return f"{values.mean():.3f} ± {values.std(ddof=1):.3f}" if len(values) > 1 else f"{values.mean():.3f}"
+    lags = [spread(autocorrelation(runs.draws, site)[:, LAG]) for site in GROUPS.values()]
+    rejected, energy = f"{100 * runs.rejections.mean():.1f} %", np.nanmean(runs.energy_error)  # if all are, it has none
+    errors_of = spread(test), PAPER[name.split(",")[0]], spread(training)
+    return [name, f"{step_size:g}", *errors_of, *lags, rejected, f"{energy:.3f}", f"{int(runs.divergences.sum())}"]
 
 
 def by_mode(found, arm):
@@ -111,22 +126,20 @@ def moved(found, arm):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
-    parser.add_argument("--runs", type=count, default=10)
-    parser.add_argument("--draws", type=count, default=3000, help="of a run, those dropped included")
-    parser.add_argument("--dropped", type=natural, default=1000)
-    parser.add_argument("--step-size", type=positive, help="of all samplers named, in place of their own")
-    parser.add_argument("--start", choices=STARTS, default="descended", help="initial values")
-    parser.add_argument("--seed", type=int, default=0, help="of the initial values and of the runs")
-    parser.add_argument("--write", type=new_file, help="also write the tables here")
+    parser = parser_of(
+        __doc__, samplers=option(list(SAMPLERS), choices=SAMPLERS), runs=option(10, type=count),
+        draws=option(3000, "of a run, those dropped included", type=count), dropped=option(1000, type=natural),
+        step_size=option(None, "of all samplers named, in place of their own", type=positive),
+        start=option("descended", "initial values", choices=STARTS),
+        seed=option(0, "of the initial values and of the runs"),
+        write=option(None, "also write the tables here", type=new_file),
+    )  # fmt: skip
     arguments = parser.parse_args(argv)
+    set_up()
     if arguments.draws - arguments.dropped <= 2 * LAG:
         parser.error(
             f"--draws {arguments.draws}: expected --dropped and more than {2 * LAG} others, for autocorrelations."
         )
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
     text = tables(original(), arguments)
     print(text)
     if arguments.write:

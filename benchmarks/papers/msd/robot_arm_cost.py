@@ -8,10 +8,6 @@ Times are the fastest of several rounds, of 1 and of 10 chains, with native code
 and compiling are left out.
 """
 
-from __future__ import annotations
-
-import argparse
-
 import pyro
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.papers.msd.robot_arm_model import SHAPES, descended, model, simulate, small_weights
 from benchmarks.papers.msd.robot_arm_samplers import PERSISTENCE, STEP_SIZES, hmc
 from benchmarks.speed.native_kernels import microseconds
+from benchmarks.study import read
 from benchmarks.tables import table
 from benchmarks.timing import process_time
 from pyro_manifold.infer import MSD
@@ -115,10 +112,7 @@ def rows(measure):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    read(__doc__, argv)
     headings = ["10⁶ operations a draw (share of HMC100)", "products", "factorisations", "entries written"]
     print(table(headings, list(rows(operations))), flush=True)
     settings = [(chains, native) for chains in (1, 10) for native in (True, False)]

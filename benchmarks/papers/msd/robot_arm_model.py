@@ -4,8 +4,6 @@ Data, model and settings are those of Zlochin & Baram, Manifold stochastic dynam
 Computation 13, 2001. Simulated data of the same law are for what does not depend on the numbers: costs and tests.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -25,11 +23,8 @@ FIRST_JOINT = (0.453, 1.932)
 """x₁ is uniform on this interval and its mirror image."""
 SECOND_JOINT = (0.534, 3.142)
 SHAPES = {
-    "hidden_bias": (HIDDEN,),
-    "hidden_to_output": (HIDDEN, 2),
-    "input_to_hidden": (2, HIDDEN),
-    "output_bias": (2,),
-}
+    "hidden_bias": (HIDDEN,), "hidden_to_output": (HIDDEN, 2), "input_to_hidden": (2, HIDDEN), "output_bias": (2,),
+}  # fmt: skip
 """Sites and their shapes, in the order of a flat vector of all 42 parameters."""
 
 

@@ -4,8 +4,6 @@ Turning the signs of a hidden unit or exchanging two leaves network and prior as
 copies. All have the same log density, and that is what names the mode.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """The samplers of the robot arm: MSD, and Hamiltonian Monte Carlo with fresh and with persistent momenta."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -22,15 +20,8 @@ OUTPUT, PARAMETERS = "y", ("hidden_bias", "hidden_to_output", "input_to_hidden",
 
 
 def hmc(step_size, num_steps, persistence=0.0):
-    return OHMC(
-        model,
-        step_size=step_size,
-        num_steps=num_steps,
-        adapt_step_size=False,
-        adapt_mass_matrix=False,
-        trajectory_jitter=0,
-        persistence=persistence,
-    )
+    fixed = {"adapt_step_size": False, "adapt_mass_matrix": False, "trajectory_jitter": 0}
+    return OHMC(model, step_size=step_size, num_steps=num_steps, persistence=persistence, **fixed)
 
 
 def own_target(step_size, **options):
@@ -82,14 +73,8 @@ class Runs(NamedTuple):
 def advance(kernel, arm, start, dropped, kept):
     """The chains of a vectorised `MCMC` from given starts."""
     (runs,) = {len(value) for value in start.values()}
-    mcmc = MCMC(
-        kernel,
-        kept,
-        dropped,
-        initial_params=start if runs > 1 else {name: value[0] for name, value in start.items()},
-        num_chains=runs,
-        disable_progbar=True,
-    )
+    start = start if runs > 1 else {name: value[0] for name, value in start.items()}
+    mcmc = MCMC(kernel, kept, dropped, initial_params=start, num_chains=runs, disable_progbar=True)
     mcmc.run(arm.x_train, arm.y_train)
     return mcmc
 

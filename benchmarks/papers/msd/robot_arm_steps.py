@@ -8,17 +8,14 @@ change of the energy that the unadjusted dynamics keeps, in a draw's one step. T
 Hamiltonian, around 0.05; it leaves open whether of absolute values, and over which runs.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 
 import numpy as np
-import torch
 
 from benchmarks.arguments import count
 from benchmarks.papers.msd.robot_arm_model import original
 from benchmarks.papers.msd.robot_arm_samplers import SAMPLERS, sample_once
+from benchmarks.study import option, read
 from benchmarks.tables import show
 
 REJECTIONS, ENERGY_ERROR = 0.05, 0.05
@@ -66,13 +63,8 @@ def rows(names, arm, pilot):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
-    for name, value in PILOT.items():
-        parser.add_argument(f"--{name}", type=count, default=value)
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    pilot = {name: option(value, type=count) for name, value in PILOT.items()}
+    arguments = read(__doc__, argv, samplers=option(list(SAMPLERS), choices=SAMPLERS), **pilot)
     columns = ["sampler", "ε", "rejected", "mean energy error", "worst run"]
     show(columns, rows(arguments.samplers, original(), {name: getattr(arguments, name) for name in PILOT}))
 

@@ -1,7 +1,5 @@
 """Posteriors of networks of digits, and the samplers that are compared on them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from functools import partial
@@ -56,29 +54,14 @@ def split(images, labels):
 
 
 def kernels(sampler, cases):
-    """``{name: (a step size to begin with, by what to change it, settings for a step size)}``: those of the paper."""
+    """``{name: (a step size to begin with, by what to change it, other settings)}``: those of the paper."""
+    euler = {"kernel": SGHMC, "integrator": "euler"}
     return {
-        "NNSGHMC": (
-            sampler.step_size_for(cases),
-            1.4,
-            lambda ε: {"kernel": NNSGHMC, "sampler": sampler, "step_size": ε},
-        ),
-        "SGHMC": (
-            math.sqrt(0.01 / cases),
-            1.4,
-            lambda ε: {"kernel": SGHMC, "step_size": ε, "friction": 0.01, "integrator": "euler"},
-        ),
-        "SGHMC, friction 0.1": (
-            math.sqrt(0.1 / cases),
-            1.4,
-            lambda ε: {"kernel": SGHMC, "step_size": ε, "friction": 0.1, "integrator": "euler"},
-        ),
-        "SGLD": (0.4 / cases, 2, lambda ε: {"kernel": SGLD, "step_size": ε}),
-        "pSGLD": (
-            2.8e-3,
-            2,
-            lambda ε: {"kernel": PSGLD, "step_size": ε, "decay": 0.99, "damping": 1e-5 * cases},
-        ),
+        "NNSGHMC": (sampler.step_size_for(cases), 1.4, {"kernel": NNSGHMC, "sampler": sampler}),
+        "SGHMC": (math.sqrt(0.01 / cases), 1.4, {**euler, "friction": 0.01}),
+        "SGHMC, friction 0.1": (math.sqrt(0.1 / cases), 1.4, {**euler, "friction": 0.1}),
+        "SGLD": (0.4 / cases, 2, {"kernel": SGLD}),
+        "pSGLD": (2.8e-3, 2, {"kernel": PSGLD, "decay": 0.99, "damping": 1e-5 * cases}),
     }
 
 

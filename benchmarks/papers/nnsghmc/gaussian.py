@@ -33,16 +33,10 @@ coordinate, as theirs do, and have 400 steps, a time of 10; theirs is not stated
 can only be told from one with longer steps by these; ``--validate`` takes covariances of other seeds, to choose on.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
-import os
 import warnings
 from pathlib import Path
 from typing import NamedTuple
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import arviz
 import pyro
@@ -53,6 +47,7 @@ from pyro.infer.autoguide.initialization import init_to_uniform
 from benchmarks.arguments import count, new_file, without_effect
 from benchmarks.papers.nnsghmc import gaussian_figure
 from benchmarks.papers.nnsghmc.digits import sampler_of
+from benchmarks.study import option, parser_of, set_up, switch
 from benchmarks.tables import show
 from problems.noisy_gradients import gradient_noise
 from pyro_manifold.infer import MCMC, NNSGHMC, SGHMC, MetaTask, train_meta_sampler
@@ -215,19 +210,17 @@ def draw(picture, kernels, curves, steps, folder):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--train", type=new_file, help="train a sampler and write it here")
-    parser.add_argument("--rounds", type=count, default=64)
-    parser.add_argument("--sampler", default="gaussian", help="a name or a file")
-    parser.add_argument("--seeds", type=count, default=5)
-    parser.add_argument("--steps", type=count, default=12_000)
-    parser.add_argument("--tune", action="store_true", help="other step sizes and frictions too")
-    parser.add_argument("--covariances", help="folder of the paper's four, in place of seeds")
-    parser.add_argument("--validate", action="store_true", help="covariances of other seeds")
-    parser.add_argument("--figure", type=new_file, help="draw KL by step, and paths on two coordinates")
-    parser.add_argument("--short", action="store_true", help="few steps, to see that it runs")
+    parser = parser_of(
+        __doc__, train=option(None, "train a sampler and write it here", type=new_file), rounds=option(64, type=count),
+        sampler=option("gaussian", "a name or a file"), seeds=option(5, type=count), steps=option(12_000, type=count),
+        tune=switch("other step sizes and frictions too"),
+        covariances=option(None, "folder of the paper's four, in place of seeds"),
+        validate=switch("covariances of other seeds"),
+        figure=option(None, "draw KL by step, and paths on two coordinates", type=new_file),
+        short=switch("few steps, to see that it runs"),
+    )  # fmt: skip
     arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
+    set_up()
     if arguments.covariances:
         without_effect(parser, arguments, ("seeds", "validate"), "with --covariances")
     if arguments.train:

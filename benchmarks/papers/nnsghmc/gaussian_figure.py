@@ -4,14 +4,12 @@ The authors' curves are files of their code (github.com/WenboGong/MetaSGMCMC, "T
 100 steps, on each of their covariances.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import torch
 
+from benchmarks.pictures import pyplot
 from benchmarks.tables import show
 
 COVARIANCE = torch.tensor([[1.0, 0.8], [0.8, 1.0]], dtype=torch.double)
@@ -65,8 +63,7 @@ def draw(file, steps, curves, theirs, paths):
         theirs: `curves_of_the_authors`, or none.
         paths: ``{sampler: (steps, 2)}``.
     """
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     figure, (left, *others) = plt.subplots(1, 1 + len(paths), figsize=(13, 4.2), layout="constrained")
     for name, values in curves.items():

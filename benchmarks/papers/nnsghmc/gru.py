@@ -123,14 +123,9 @@ def _of_one(weights: list[Tensor], notes: Tensor) -> list[Tensor]:
     by_in = out.new_zeros(NOTES, 3 * units)
     _call("backwards", times, units, notes, state, states, gates, by_logit @ out, by_heard, by_gate, by_in)
     return [
-        value,
-        by_in.T.reshape(heard.shape),
-        by_heard.sum(0),
-        by_gate.T @ states[:-1],
-        by_gate.sum(0),
-        by_logit.T @ after,
-        by_logit.sum(0),
-    ]
+        value, by_in.T.reshape(heard.shape), by_heard.sum(0), by_gate.T @ states[:-1], by_gate.sum(0),
+        by_logit.T @ after, by_logit.sum(0),
+    ]  # fmt: skip
 
 
 # torch 2.6 does not read `list[Tensor]`.

@@ -30,19 +30,12 @@ images, by which ``--validate`` compares in place of the test images. Networks d
 cross-chain loss is used, as in the paper for networks, with scores of each coordinate by itself.
 """
 
-from __future__ import annotations
-
 import argparse
-import itertools
 import math
-import os
 import time
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pyro
 import torch
-from torch import nn
 
 from benchmarks.arguments import count, new_file, positive, without_effect
 from benchmarks.images import generated, mnist
@@ -58,8 +51,8 @@ from benchmarks.papers.nnsghmc.digits import (
     small_weights,
     split,
 )
-from benchmarks.tables import show
-from pyro_manifold.infer import MetaSampler, MetaTask, train_meta_sampler
+from benchmarks.study import option, parser_of, set_up, switch
+from benchmarks.tables import formatted, show
 
 STEPS, SHORT_STEPS = 100, 200
 NO_ENERGY = 1e12  # a unit of energy beside which all energies are 0, so that networks do not see them
@@ -107,54 +100,35 @@ def compare(problem, sampler, train, test, chains, seconds, seeds, only_these, t
             continue
         net = network(sizes, activation)
         if tuned:
-            loss = lambda ε: run(settings(ε), net, *parts, chains, seconds / 4, 0)[1]  # noqa: E731, B023
+
+            def loss(ε, net=net, settings=settings):
+                return run({**settings, "step_size": ε}, net, *parts, chains, seconds / 4, 0)[1]
+
             chosen, tried = best_of(loss, chosen, factor)
             print(name, {f"{ε:.3g}": f"{value:.0f}" for ε, value in tried.items()}, flush=True)
-        found = [run(settings(chosen), net, train, test, chains, seconds, 1 + seed) for seed in range(seeds)]
+        made = {**settings, "step_size": chosen}
+        found = [run(made, net, train, test, chains, seconds, 1 + seed) for seed in range(seeds)]
         accuracy, likelihood, steps = torch.tensor(found, dtype=torch.double).T
         each = ", ".join(f"{value:.0f}" for value in likelihood)
-        rows.append(
-            [name, f"{chosen:.3g}", f"{accuracy.mean():.2f}", f"{likelihood.mean():.0f}", each, f"{steps.mean():.0f}"]
-        )
+        cells = formatted(".2f .0f .0f", accuracy.mean(), likelihood.mean(), steps.mean())
+        rows.append([name, f"{chosen:.3g}", *cells[:2], each, cells[2]])
         print(rows[-1], flush=True)
     print(f"\n## {problem}: {'-'.join(map(str, sizes))}, {chains} chains, {seconds:g} s of the processor\n")
     show(["sampler", "step size", "accuracy, %", "negative log-likelihood", "of each seed", "steps"], rows)
 
 
 def train_sampler(path, images, labels, rounds, digits):
-    images, labels = only(digits, *split(images, labels)[0])
-    sizes, cases = (784, 20, len(digits)), len(images)
-    task = MetaTask(posterior(network(sizes, nn.ReLU), images, labels), init_strategy=small_weights)
-    settings = {
-        "step_size": math.sqrt(FRICTION / cases),
-        "dimension": sum((before + 1) * after for before, after in itertools.pairwise(sizes)),
-        "data_size": cases,
-    }
-    random = torch.Generator().manual_seed(0)
-    blind = MetaSampler.random(6, random=random, constant_friction=FRICTION, energy_scale=NO_ENERGY, **settings)
-    command = f"python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --train FILE --rounds {rounds}"
-    if digits != "0123456789":
-        command += f" --digits {digits}"
-    steps = 10 if cases < 10_000 else 100
-    sampler = train_meta_sampler(
-        [task],
-        sampler=blind,
-        step_size=settings["step_size"],
-        rounds=rounds,
-        chains=8,
-        steps=steps,
-        segments=10,
-        truncation=steps,
-        thinning=steps // 5,
-        fraction=0.02,
-        within=0.0,  # the cross-chain loss alone, with scores of each coordinate, suits networks
-        scores="marginal",
-        learning_rate=0.02,
-        checkpoint=f"{path}.training",
-        checkpoint_every=2,
-        command=command,
-    )
-    sampler.save(path)
+    """Train with the cut budget."""
+    steps = 10 if len(only(digits, *split(images, labels)[0])[0]) < 10_000 else 100
+
+    def networks(_):
+        return {"hidden": 6, "constant_friction": FRICTION, "energy_scale": NO_ENERGY}
+
+    settings = {"chains": 8, "steps": steps, "segments": 10, "truncation": steps, "thinning": steps // 5}
+    settings |= {"scores": "marginal", "learning_rate": 0.02, "checkpoint_every": 2, "rounds": rounds}
+    command = f"--train FILE --rounds {rounds}"
+    options = FRICTION, small_weights, networks, command
+    paper_training.written(path, images, labels, digits, *options, **settings)
 
 
 def run_with_the_budget_of_the_paper(arguments, sampler, train, test):
@@ -185,31 +159,30 @@ def digits(text):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", help="folder of MNIST's four files")
-    parser.add_argument("--train", help="train a sampler and write it here")
-    parser.add_argument("--paper", action="store_true", help="training, or runs, with the budget of the paper")
-    parser.add_argument("--rounds", type=count, help="of training; default: 4, and 40 with --paper")
-    parser.add_argument("--digits", type=digits, default="0123456789", help="to train on")
-    parser.add_argument("--root-mean-square", action="store_true", help="unit of gradients in the training of --paper")
-    parser.add_argument("--gradients", action="store_true", help="how large gradients are in training and in use")
-    parser.add_argument("--validate", action="store_true", help="held-out training images in place of the test's")
-    parser.add_argument("--sampler", help="a file that --train wrote")
-    parser.add_argument("--problem", choices=PROBLEMS, default="ReLU")
-    parser.add_argument("--chains", type=count, help="default: 8, and 20 with --paper")
-    parser.add_argument("--seconds", type=positive, default=12)
-    parser.add_argument("--seeds", type=count, help="default: 3, and 1 with --paper")
-    parser.add_argument("--kernels", nargs="+", choices=(*paper_runs.NAMES, *paper_runs.OPTIMISERS), help="some of all")
-    parser.add_argument("--steps", type=count, default=paper_runs.STEPS, help="of the runs of --paper")
-    parser.add_argument("--store", default="results/nnsghmc", help="where the runs of --paper are stored")
-    parser.add_argument("--tune", action="store_true", help="first look for the rates of --paper, on training images")
-    parser.add_argument("--optimisers", action="store_true", help="SGD with momentum and Adam too, with --paper")
-    parser.add_argument("--figure", type=new_file, help="draw the curves of all problems of the store of --paper")
-    parser.add_argument("--curves", help="folder BNN_MNIST of the authors' code, for their curves in the figure")
-    parser.add_argument("--contours", type=new_file, help="draw Q and D of the sampler")
-    parser.add_argument("--profile", action="store_true", help="how fast NNSGHMC moves at the rates of the store")
-    parser.add_argument("--short", action="store_true", help="few generated images")
+    parser = parser_of(
+        __doc__, data=option(None, "folder of MNIST's four files"),
+        train=option(None, "train a sampler and write it here"),
+        paper=switch("training, or runs, with the budget of the paper"),
+        rounds=option(None, "of training; default: 4, and 40 with --paper", type=count),
+        digits=option("0123456789", "to train on", type=digits),
+        root_mean_square=switch("unit of gradients in the training of --paper"),
+        gradients=switch("how large gradients are in training and in use"),
+        validate=switch("held-out training images in place of the test's"),
+        sampler=option(None, "a file that --train wrote"), problem=option("ReLU", choices=PROBLEMS),
+        chains=option(None, "default: 8, and 20 with --paper", type=count), seconds=option(12.0, type=positive),
+        seeds=option(None, "default: 3, and 1 with --paper", type=count),
+        kernels=option(None, "some of all", nargs="+", choices=(*paper_runs.NAMES, *paper_runs.OPTIMISERS)),
+        steps=option(paper_runs.STEPS, "of the runs of --paper", type=count),
+        store=option("results/nnsghmc", "where the runs of --paper are stored"),
+        tune=switch("first look for the rates of --paper, on training images"),
+        optimisers=switch("SGD with momentum and Adam too, with --paper"),
+        figure=option(None, "draw the curves of all problems of the store of --paper", type=new_file),
+        curves=option(None, "folder BNN_MNIST of the authors' code, for their curves in the figure"),
+        contours=option(None, "draw Q and D of the sampler", type=new_file),
+        profile=switch("how fast NNSGHMC moves at the rates of the store"), short=switch("few generated images"),
+    )  # fmt: skip
     arguments = parser.parse_args(argv)
+    set_up(torch.get_default_dtype())
     if arguments.figure:
         return paper_figures.curves(arguments.store, arguments.curves, arguments.figure)
     if arguments.contours:

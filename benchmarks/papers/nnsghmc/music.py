@@ -22,15 +22,9 @@ without.
 Each epoch is stored, so that the command goes on where it was ended; ``--minutes`` ends it.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
-import os
 import time
 from pathlib import Path
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pyro
@@ -39,7 +33,9 @@ import torch
 from benchmarks.arguments import count, new_file, positive
 from benchmarks.papers.nnsghmc.digits import sampler_of, small_weights
 from benchmarks.papers.nnsghmc.music_samplers import FRICTION, RATE, SAMPLERS, likelihoods, made, pieces, posterior
+from benchmarks.pictures import pyplot
 from benchmarks.stored import check_settings, checksum, read_state, write_state
+from benchmarks.study import option, parser_of, set_up, switch
 from benchmarks.tables import show
 from pyro_manifold.infer import MetaTask, train_meta_sampler
 
@@ -136,32 +132,17 @@ def train(arguments):
     task = MetaTask(posterior(arguments.units // 2, data), init_strategy=small_weights, data_size=len(data.notes))
     command = "python -m benchmarks.papers.nnsghmc.music --data FOLDER --train FILE"
     sampler = train_meta_sampler(
-        [task],
-        step_size=math.sqrt(RATE / len(data.notes)),
-        rounds=arguments.rounds,
-        constant_friction=FRICTION,
-        chains=arguments.training_chains,
-        steps=70,
-        segments=7,
-        truncation=70,
-        thinning=5,
-        fraction=0.05,
-        within=0.0,
-        scores="marginal",
-        learning_rate=0.01,
-        checkpoint=f"{arguments.train}.training",
-        checkpoint_every=1,
+        [task], step_size=math.sqrt(RATE / len(data.notes)), rounds=arguments.rounds, constant_friction=FRICTION,
+        chains=arguments.training_chains, steps=70, segments=7, truncation=70, thinning=5, fraction=0.05, within=0.0,
+        scores="marginal", learning_rate=0.01, checkpoint=f"{arguments.train}.training", checkpoint_every=1,
         command=f"{command} --rounds {arguments.rounds} --training-chains {arguments.training_chains}",
-    )
+    )  # fmt: skip
     sampler.save(arguments.train)
 
 
 def draw(store, path):
     """Negative log-likelihood of the test pieces by epoch, for all runs of the store; means over chains."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     if not any(Path(store).glob("*.pt")):
         raise SystemExit(f"--store {store} has no runs: run some first, or name their store.")
@@ -185,24 +166,23 @@ def draw(store, path):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", help="folder of the four files *.mat")
-    parser.add_argument("--train", help="train a sampler and write it here")
-    parser.add_argument("--rounds", type=count, default=40, help="of training")
-    parser.add_argument("--training-chains", type=count, default=8, help="4 or more")
-    parser.add_argument("--sampler", help="a name, or a file that --train wrote")
-    parser.add_argument("--store", help="folder in which each epoch is stored, to go on from there")
-    parser.add_argument("--collection", choices=EPOCHS, help="one in place of all")
-    parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, help="some of all")
-    parser.add_argument("--chains", type=count, default=3)
-    parser.add_argument("--units", type=count, default=UNITS, help="half as many in training")
-    parser.add_argument("--offset", type=float, default=0.0, help="what is added to Q of NNSGHMC")
-    parser.add_argument("--epochs", type=count, help="in place of 20, or 100 of JSB chorales")
-    parser.add_argument("--minutes", type=positive, default=1e6, help="after which the command ends")
-    parser.add_argument("--tune", action="store_true", help="validation pieces in place of the test's")
-    parser.add_argument("--figure", type=new_file, help="draw the curves of the store")
-    parser.add_argument("--short", action="store_true", help="a few random notes")
+    parser = parser_of(
+        __doc__, data=option(None, "folder of the four files *.mat"),
+        train=option(None, "train a sampler and write it here"), rounds=option(40, "of training", type=count),
+        training_chains=option(8, "4 or more", type=count),
+        sampler=option(None, "a name, or a file that --train wrote"),
+        store=option(None, "folder in which each epoch is stored, to go on from there"),
+        collection=option(None, "one in place of all", choices=EPOCHS),
+        samplers=option(None, "some of all", nargs="+", choices=SAMPLERS), chains=option(3, type=count),
+        units=option(UNITS, "half as many in training", type=count),
+        offset=option(0.0, "what is added to Q of NNSGHMC"),
+        epochs=option(None, "in place of 20, or 100 of JSB chorales", type=count),
+        minutes=option(1e6, "after which the command ends", type=positive),
+        tune=switch("validation pieces in place of the test's"),
+        figure=option(None, "draw the curves of the store", type=new_file), short=switch("a few random notes"),
+    )  # fmt: skip
     arguments = parser.parse_args(argv)
+    set_up(torch.get_default_dtype())
     if arguments.training_chains < 4:
         parser.error(f"--training-chains {arguments.training_chains}: expected 4 or more, for scores of draws.")
     if arguments.store is None and arguments.train is None:

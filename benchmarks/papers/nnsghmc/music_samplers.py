@@ -4,8 +4,6 @@ Santa is that of Chen et al.'s program (github.com/cchangyou/Santa, rnn_music), 
 of Adam and Santa are of the mean over the times of a piece, and scaled to the norm 5.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

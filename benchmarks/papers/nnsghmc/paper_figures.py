@@ -4,14 +4,12 @@ The authors' curves are files of their code (github.com/WenboGong/MetaSGMCMC, fo
 Those of the digits have a value for each 20 steps, the others for each 100.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import torch
 
+from benchmarks.pictures import pyplot
 from benchmarks.stored import read_json
 from benchmarks.tables import show
 from pyro_manifold.contrib.learned_sampler import MetaSampler, Scaling
@@ -31,8 +29,7 @@ TITLES = {"ReLU": "NT: ReLU", "sigmoid": "AF: sigmoid", "digits": "Data: digits 
 
 
 def _figure(rows, columns, width, height):
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     return plt.subplots(rows, columns, figsize=(width, height), layout="constrained", squeeze=False)
 

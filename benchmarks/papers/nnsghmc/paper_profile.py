@@ -8,8 +8,6 @@ chains, weighted by squared gradients. Rates γ are those of the store, and twic
 `mnist --paper --gradients`: how large gradients are in the problem of training and in those of use, in the fixed unit.
 """
 
-from __future__ import annotations
-
 import math
 
 import pyro

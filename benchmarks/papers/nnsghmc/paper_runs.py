@@ -14,8 +14,6 @@ The comparison of the appendix, by ``--steps 500 --optimisers``: SGD with moment
 0), at the rate of SGHMC; Adam has the rates 0.002 (ReLU) and 0.01 (sigmoids); 20 networks each, averaged as draws are.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from pathlib import Path
@@ -25,6 +23,7 @@ import torch
 
 from benchmarks.papers.nnsghmc.digits import BATCH, PROBLEMS, best_of, network, only, posterior, split
 from benchmarks.stored import check_settings, checksum, read_json, read_state, write_json, write_state
+from benchmarks.tables import with_deviation
 from pyro_manifold.infer import NNSGHMC, PSGLD, SGHMC, SGLD
 
 CHAINS, STEPS, BETWEEN, SAVED = 20, 12_000, 100, 500
@@ -228,11 +227,6 @@ HEADINGS = (
 )
 
 
-def _with_deviation(values, digits):
-    spread = f" ± {values.std():.{digits}f}" if len(values) > 1 else ""
-    return f"{values.mean():.{digits}f}{spread}"
-
-
 def compare(problem, names, sampler, data, store, seeds, steps, chains):
     """Run each sampler from each seed, or go on with it, and return rows of figures, means ± deviations over seeds."""
     rows = []
@@ -252,7 +246,7 @@ def compare(problem, names, sampler, data, store, seeds, steps, chains):
             print(f"{problem}, {name}, seed {seed}: {accuracy:.2f} %, {loss:.1f}, {run.seconds:.0f} s", flush=True)
         steps_taken, accuracy, loss, late, accuracy_after, loss_after = torch.tensor(found, dtype=torch.double).T
         each = ", ".join(f"{value:.0f}" for value in loss)
-        row = [name, f"{rate:.3g}", f"{int(steps_taken[0])}", _with_deviation(accuracy, 2), _with_deviation(loss, 0)]
-        row += [each, _with_deviation(late, 0), _with_deviation(accuracy_after, 2), _with_deviation(loss_after, 0)]
+        row = [name, f"{rate:.3g}", f"{int(steps_taken[0])}", with_deviation(accuracy, 2), with_deviation(loss, 0)]
+        row += [each, with_deviation(late, 0), with_deviation(accuracy_after, 2), with_deviation(loss_after, 0)]
         rows.append([*row, f"{sum(seconds) / seeds:.0f}"])
     return rows

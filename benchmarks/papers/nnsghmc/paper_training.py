@@ -14,8 +14,6 @@ fiftieth of the coordinates; the last 10,000 training images are left out, and m
 ``--root-mean-square`` gradients are in units of their root mean square, in place of the factor 70.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -36,43 +34,56 @@ def broad_weights(site):
     return 0.2 * site["fn"].sample()
 
 
-def train(path, images, labels, rounds, digits, root_mean_square=False, short=False):
-    """Train for so many rounds in all, resumed from ``path.training`` if it exists, and write the sampler."""
+def written(path, images, labels, digits, rate, start, networks, command, further="", **settings):
+    """Train a sampler on 784-20 and as many outputs as digits, resumed from ``path.training`` if it exists; write it.
+
+    Args:
+        path: of the sampler.
+        images: all training images, of which the last 10,000 are left out.
+        labels: of the images.
+        digits: to train on.
+        rate: of a batch.
+        start: initial weights.
+        networks: arguments of `MetaSampler.random`, by the number of images.
+        command: that trains the sampler, without its digits.
+        further: options that follow the digits.
+        settings: of the training.
+    """
     images, labels = only(digits, *split(images, labels)[0])
     sizes, cases = (784, WIDTH, len(digits)), len(images)
-    step_size = math.sqrt(RATE / cases)
-    sampler = MetaSampler.random(
-        10,
-        random=torch.Generator().manual_seed(0),
-        curl_friction=0.01,
-        constant_friction=0.002,
-        energy_centre=CENTRE * cases,
-        energy_scale=SCALE * cases,
-        dimension=sum((before + 1) * after for before, after in itertools.pairwise(sizes)),
-        data_size=cases,
-        step_size=step_size,
-        gradient_scale=None if root_mean_square else cases / GRADIENTS,
-    )
-    command = f"python -m benchmarks.papers.nnsghmc.mnist --data FOLDER --paper --train FILE --rounds {rounds}"
-    command += "" if digits == "0123456789" else f" --digits {digits}"
-    command += " --root-mean-square" if root_mean_square else ""
-    command += " --short" if short else ""
-    budget = {"chains": 4, "steps": 10, "segments": 2, "truncation": 10} if short else {}
-    settings = {"chains": CHAINS, "steps": 100, "segments": 8, "truncation": 20, **budget}
-    trained = train_meta_sampler(
-        [MetaTask(posterior(network(sizes, nn.ReLU), images, labels), init_strategy=broad_weights)],
-        step_size=step_size,
+    task = MetaTask(posterior(network(sizes, nn.ReLU), images, labels), init_strategy=start)
+    problem = {
+        "step_size": math.sqrt(rate / cases),
+        "dimension": sum((before + 1) * after for before, after in itertools.pairwise(sizes)),
+        "data_size": cases,
+    }
+    sampler = MetaSampler.random(random=torch.Generator().manual_seed(0), **networks(cases), **problem)
+    command = f"python -m benchmarks.papers.nnsghmc.mnist --data FOLDER {command}"
+    command += ("" if digits == "0123456789" else f" --digits {digits}") + further
+    train_meta_sampler(
+        [task],
+        step_size=problem["step_size"],
         sampler=sampler,
-        rounds=rounds,
-        thinning=5,
-        within=0.0,
-        scores="joint",
+        within=0.0,  # the cross-chain loss alone, as in the paper
         fraction=0.02,
-        per_chain_minibatches=False,
-        learning_rate=0.003,
         checkpoint=f"{path}.training",
-        checkpoint_every=1,
         command=command,
         **settings,
-    )
-    trained.save(path)
+    ).save(path)
+
+
+def train(path, images, labels, rounds, digits, root_mean_square=False, short=False):
+    """Train for so many rounds in all, as in the paper."""
+
+    def networks(cases):
+        unit = None if root_mean_square else cases / GRADIENTS
+        energy = {"energy_centre": CENTRE * cases, "energy_scale": SCALE * cases}
+        return {"hidden": 10, "curl_friction": 0.01, "constant_friction": 0.002, "gradient_scale": unit, **energy}
+
+    command = f"--paper --train FILE --rounds {rounds}"
+    budget = {"chains": 4, "steps": 10, "segments": 2, "truncation": 10} if short else {}
+    settings = {"chains": CHAINS, "steps": 100, "segments": 8, "truncation": 20, **budget}
+    settings |= {"thinning": 5, "scores": "joint", "per_chain_minibatches": False, "learning_rate": 0.003}
+    further = " --root-mean-square" * root_mean_square + " --short" * short
+    options = {"rounds": rounds, "checkpoint_every": 1, "further": further}
+    written(path, images, labels, digits, RATE, broad_weights, networks, command, **options, **settings)

@@ -1,7 +1,5 @@
 """Ensembles of networks as in the OHMC paper: descent, burn-in, and members at equal distances, stored in parts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -66,14 +64,10 @@ def stored_members(model, plan, folder, init_strategy, data_loader=None, consume
     """
     first = plan.parts_of_descent * plan.between
     kernel = OSGHMC(
-        model,
-        step_size=lambda step: plan.rate(step) if step < first else plan.step_size,
-        friction=plan.friction,
-        num_steps=plan.between,
-        temperature=lambda step: 0.0 if step < first else plan.temperature,
-        init_strategy=init_strategy,
-        integrator="euler",
-    )
+        model, step_size=lambda step: plan.rate(step) if step < first else plan.step_size, friction=plan.friction,
+        num_steps=plan.between, temperature=lambda step: 0.0 if step < first else plan.temperature,
+        init_strategy=init_strategy, integrator="euler",
+    )  # fmt: skip
     warmup = (first + plan.burn_in) // plan.between
     options = {"store": folder, "resume": True, "consumers": list(consumers), "disable_progbar": True}
     mcmc = MCMC(kernel, plan.members, warmup, **options)

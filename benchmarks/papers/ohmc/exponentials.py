@@ -15,19 +15,13 @@ finite), and the share of trajectories that end with |QᵀQ − I| above 1e-6 or
 whatever the test of Metropolis says of them.
 """
 
-from __future__ import annotations
-
-import argparse
-import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import numpy as np
 import torch
 
 from benchmarks.arguments import count, without_effect
 from benchmarks.papers.ohmc.mixture import Matrices
-from benchmarks.tables import show
+from benchmarks.study import option, parser_of, set_up, switch
+from benchmarks.tables import formatted, show
 from pyro_manifold.manifolds import Stiefel, cayley_flow, geodesic_flow
 
 SIGMA, STEPS = 0.3, 20
@@ -97,19 +91,15 @@ def row(n, name, step_size, chains, steps):
     Q, v = map(torch.as_tensor, matrices.factors(matrices.exact(np.random.default_rng(0), chains)))
     errors, acceptance = trajectories(matrices, FLOWS[name], Q, v, step_size, steps)
     off = 100 * float((errors > OFF).double().mean())
-    return [
-        f"V({n},2)", name, step_size, f"{float(errors.median()):.0e}", f"{float(errors.max()):.0e}",
-        f"{float(acceptance.mean()):.3f}", f"{off:.1f} %",
-    ]  # fmt: skip
+    figures = formatted(".0e .0e .3f", *map(float, (errors.median(), errors.max(), acceptance.mean())))
+    return [f"V({n},2)", name, step_size, *figures, f"{off:.1f} %"]
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--chains", type=count, default=1000)
-    parser.add_argument("--steps", type=count, default=STEPS)
-    parser.add_argument("--small", action="store_true", help="V(3,2), two step sizes and few chains")
+    small = switch("V(3,2), two step sizes and few chains")
+    parser = parser_of(__doc__, chains=option(1000, type=count), steps=option(STEPS, type=count), small=small)
     arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
+    set_up()
     widths, step_sizes, chains = (2, 3), STEP_SIZES, arguments.chains
     if arguments.small:
         without_effect(parser, arguments, ("chains",), "with --small")

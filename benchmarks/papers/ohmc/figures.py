@@ -9,26 +9,18 @@ pairs of coordinates the paper shows is not stated; here they are two of R and o
 that are nearest to each of the 16 modes is printed, 0.0625 for exact ones.
 """
 
-from __future__ import annotations
-
-import argparse
-import os
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 import pyro
-import torch
 
 from benchmarks.papers.ohmc import noisy_matrix, paper_tables
 from benchmarks.papers.ohmc.mixture import Matrices
+from benchmarks.pictures import pyplot
+from benchmarks.study import option, parser_of, set_up, switch
 from pyro_manifold.infer import MCMC, OHMC
+
+plt = pyplot()
 
 STEP_SIZE, EVERY, BINS = 0.1, 10, 80
 PAIRS = (("R[0,1]", "R[1,1]"), ("Q[0,0]", "R[0,0]"))
@@ -83,13 +75,11 @@ def save(rows, path, exact_draws):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=Path("docs/images"))
-    parser.add_argument("--small", action="store_true", help="few draws")
+    parser = parser_of(__doc__, folder=option(Path("docs/images"), type=Path), small=switch("few draws"))
     arguments = parser.parse_args(argv)
     if not arguments.folder.is_dir():
         parser.error(f"--folder {arguments.folder}: expected a folder that exists.")
-    torch.set_default_dtype(torch.float64)
+    set_up()
     burn_in, draws, steps, exact = (10, 50, 50, 2000) if arguments.small else (10_000, 10_000, 40_000, 2_000_000)
     sixteen, one = Matrices(2, paper_tables.SIGMA), Matrices(2, noisy_matrix.SIGMA, single=True)
     found, _ = paper_tables.run(2, "OHMC", STEP_SIZE, chains=1, burn_in=burn_in, draws=draws)

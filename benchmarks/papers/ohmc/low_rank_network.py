@@ -15,16 +15,10 @@ training images, by the other 5,000 (``--choose``). The order of σ and their si
 a single network needs no constraint on them. Figures of each network are kept in results/; a second call reads them.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
-import os
 import statistics
 import time
 from pathlib import Path
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from torch import nn
@@ -32,8 +26,10 @@ from torch.nn import functional
 
 from benchmarks.arguments import count, new_file, positive, without_effect
 from benchmarks.images import generated, mnist
+from benchmarks.pictures import pyplot
 from benchmarks.stored import check_settings, checksum, read_json, write_json
-from benchmarks.tables import show
+from benchmarks.study import option, parser_of, set_up, switch
+from benchmarks.tables import show, with_deviation
 from pyro_manifold.manifolds import Stiefel
 from pyro_manifold.optim import TorchRiemannianAdam
 
@@ -141,11 +137,6 @@ def choose(form, data, rates, **options):
     return max(found, key=found.get)
 
 
-def spread(values):
-    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{deviation}"
-
-
 def curve_of(form, data, other, seed, folder, **options):
     """Figures of each epoch, and process seconds; kept in the folder, unless it is None."""
     path = None if folder is None else folder / f"{form}-{options['initial']}-{options['epochs']}-{seed}.json"
@@ -167,17 +158,15 @@ def rows(forms, seeds, data, other, curves, folder, **options):
         found = [curve_of(form, data, other, seed, folder, **options) for seed in range(seeds)]
         curves[form], seconds = zip(*found, strict=True)
         accuracies = [[curve[-1][k] for curve in curves[form]] for k in (1, 3)]
-        cells = [cell for pair in zip(map(spread, accuracies), PAPER[form], strict=True) for cell in pair]
+        means = [with_deviation(each, 2) for each in accuracies]
+        cells = [cell for pair in zip(means, PAPER[form], strict=True) for cell in pair]
         each = ", ".join(f"{x:.2f}" for x in accuracies[1])
         yield [form, f"{CHOSEN[form]:g}", *cells, each, f"{statistics.mean(seconds):.0f}"]
 
 
 def figure(curves, path):
     """Figure 3: losses while training and on test images, and accuracy, by epoch."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     fig, panels = plt.subplots(1, 3, figsize=(10, 3.4))
     titles = ("training loss", "test loss", "test accuracy, %")
@@ -197,18 +186,17 @@ def figure(curves, path):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", help="folder of MNIST's four files")
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
-    parser.add_argument("--seeds", type=count, default=5)
-    parser.add_argument("--epochs", type=count, default=EPOCHS)
-    parser.add_argument("--initial", choices=("same", "default"), default="same", help="values of the bottleneck")
-    parser.add_argument("--choose", action="store_true", help="rates on held-out training images, and no table")
-    parser.add_argument("--rates", type=positive, nargs="+", default=list(RATES), help="to choose from")
-    parser.add_argument("--figure", type=new_file, help="where Figure 3 is written")
-    parser.add_argument("--small", action="store_true", help="few generated images, small ranks")
+    parser = parser_of(
+        __doc__, data=option(None, "folder of MNIST's four files"), forms=option(list(FORMS), choices=FORMS),
+        seeds=option(5, type=count), epochs=option(EPOCHS, type=count),
+        initial=option("same", "values of the bottleneck", choices=("same", "default")),
+        choose=switch("rates on held-out training images, and no table"),
+        rates=option(list(RATES), "to choose from", type=positive),
+        figure=option(None, "where Figure 3 is written", type=new_file),
+        small=switch("few generated images, small ranks"),
+    )  # fmt: skip
     arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float32)
+    set_up(torch.float32)
     options, folder = {"epochs": arguments.epochs, "initial": arguments.initial}, RESULTS
     if arguments.small:
         without_effect(parser, arguments, ("seeds", "epochs"), "with --small")

@@ -16,8 +16,6 @@ the 64 matrices with entries 1 or 2 are modes. Here:
   first, Q is not determined.)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

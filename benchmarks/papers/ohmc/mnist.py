@@ -21,15 +21,9 @@ Without it: 10 epochs of descent, then 20 cycles of an epoch with falling steps,
 The "ensemble" has the mean of the members' probabilities.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
-import os
 import time
 from pathlib import Path
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pyro
 import torch
@@ -39,7 +33,7 @@ from benchmarks.arguments import check_held_out, count, natural, positive, witho
 from benchmarks.image_classifier import posterior
 from benchmarks.images import generated, mnist
 from benchmarks.papers.ohmc.ensemble import Descended, Plan, accuracies, stored_members
-from benchmarks.predictions import Predictions
+from benchmarks.study import option, parser_of, set_up, switch
 from benchmarks.tables import show
 from pyro_manifold.infer import MCMC, OSGHMC
 from pyro_manifold.nn import LowRankLinear, to_bayesian_
@@ -48,14 +42,16 @@ BATCH, DRAWS = 256, 20
 GAIN = math.sqrt(2)  # of orthogonal layers; keeps the variance through ReLU
 
 
+def hidden_layers(width):
+    return [nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
+
+
 def orthogonal(width, scale, gain):
-    layers = [nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
-    return to_bayesian_(nn.Sequential(*layers), gain=gain, prior_scale=_of_the_output(scale))
+    return to_bayesian_(nn.Sequential(*hidden_layers(width)), gain=gain, prior_scale=_of_the_output(scale))
 
 
 def plain(width, scale, gain):
-    layers = [nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
-    return to_bayesian_(nn.Sequential(*layers), (), prior_scale=_of_the_output(scale))
+    return to_bayesian_(nn.Sequential(*hidden_layers(width)), (), prior_scale=_of_the_output(scale))
 
 
 def low_rank(width, scale, gain):
@@ -84,51 +80,13 @@ def _of_the_output(scale):
 
 
 def orthogonal_output(width, scale, gain):
-    layers = [nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
-    return to_bayesian_(nn.Sequential(*layers), nn.Linear, gain=gain)
+    return to_bayesian_(nn.Sequential(*hidden_layers(width)), nn.Linear, gain=gain)
 
 
 NETWORKS = {
-    "orthogonal": orthogonal,
-    "orthogonal output": orthogonal_output,
-    "low-rank": low_rank,
-    "bottleneck": bottleneck,
+    "orthogonal": orthogonal, "orthogonal output": orthogonal_output, "low-rank": low_rank, "bottleneck": bottleneck,
     "plain": plain,
-}
-
-
-class Draws:
-    """Accuracy of each draw on the test images, and the mean of their probabilities."""
-
-    def __init__(self, network, images, labels):
-        self._labels = labels
-        self._mean = Predictions(network, images, statistic=lambda logits: logits.softmax(-1))
-        self._network, self._images, self._last = network, images, None
-        self._sum, self.single = 0.0, []
-
-    def __call__(self, iteration):
-        if not iteration.kept:
-            self._last = iteration
-            return
-        if not self.single:
-            self.descended = self._of(self._last)
-        self._mean(iteration)
-        total = self._mean.mean * self._mean.draws
-        self.single.append(self._accuracy(total - self._sum))
-        self._sum = total
-
-    def _of(self, iteration):
-        """Accuracy of the network at one iteration."""
-        values = {name: value[0] for name, value in iteration.values.items()}
-        with torch.no_grad():
-            return self._accuracy(pyro.poutine.condition(self._network, values)(self._images))
-
-    @property
-    def ensemble(self):
-        return self._accuracy(self._mean.mean)
-
-    def _accuracy(self, probabilities):
-        return 100 * float((probabilities.argmax(-1) == self._labels).double().mean())
+}  # fmt: skip
 
 
 def run(
@@ -152,19 +110,22 @@ def run(
         return step_size * growth * max(0.05, 0.5 * (1 + math.cos(math.pi * share)))
 
     kernel = OSGHMC(
-        posterior(network, *train, BATCH),
-        step_size=size,
-        friction=friction,
-        num_steps=steps,
+        posterior(network, *train, BATCH), step_size=size, friction=friction, num_steps=steps,
         temperature=lambda step: 0.0 if step < first else temperature,
-        init_strategy=pyro.infer.autoguide.init_to_sample,
-        integrator="euler",
-    )
-    draws = Draws(network, *test)
+        init_strategy=pyro.infer.autoguide.init_to_sample, integrator="euler",
+    )  # fmt: skip
+    last = {}
+
+    def keep(iteration):
+        if not iteration.kept:
+            last.update({name: value.clone() for name, value in iteration.values.items()})
+
     started = time.perf_counter()
-    MCMC(kernel, DRAWS, first // steps, save_params=[], consumers=[draws], disable_progbar=True).run()
+    mcmc = MCMC(kernel, DRAWS, first // steps, consumers=[keep], disable_progbar=True)
+    mcmc.run()
+    singles, ensemble = accuracies(network, mcmc.get_samples(), *test)
     seconds = time.perf_counter() - started
-    return draws.descended, draws.single[-1], sum(draws.single) / DRAWS, draws.ensemble, seconds
+    return accuracies(network, last, *test)[1], singles[-1], sum(singles) / DRAWS, ensemble, seconds
 
 
 def run_of_the_paper(name, train, test, seed, folder, *, width=300, output_scale=1.0, gain=GAIN, shorter=1):
@@ -194,24 +155,23 @@ def _split(held_out):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", help="folder of MNIST's four files")
-    parser.add_argument("--network", choices=NETWORKS, default="orthogonal")
-    parser.add_argument("--seeds", type=count, default=3)
-    parser.add_argument("--first-seed", type=natural, default=0, help="of the runs of --paper, which may be divided")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--step-size", type=positive, help="default: 1.2e-3, 5e-4 with factors of low rank")
-    parser.add_argument("--friction", type=positive, default=0.1)
-    parser.add_argument("--descent", type=positive, help="epochs of descent; default: 10, 20 with factors of low rank")
-    parser.add_argument("--epochs-a-draw", type=positive, default=1.0)
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the draws")
-    parser.add_argument("--output-scale", type=positive, default=1.0, help="of the output layer's prior, by 1/√fan-in")
-    parser.add_argument("--gain", type=positive, default=GAIN, help="of orthogonal layers; default: √2")
-    parser.add_argument("--held-out", type=natural, default=0, help="so many training images as the test, to choose by")
-    parser.add_argument("--paper", action="store_true", help="the budget of Table 4, stored and resumed")
-    parser.add_argument("--store", default="results/ohmc_mnist", help="where the runs of --paper are stored")
-    parser.add_argument("--small", "--short", action="store_true", help="a small network and few generated images")
+    parser = parser_of(
+        __doc__, data=option(None, "folder of MNIST's four files"), network=option("orthogonal", choices=NETWORKS),
+        seeds=option(3, type=count),
+        first_seed=option(0, "of the runs of --paper, which may be divided", type=natural), device="cpu",
+        step_size=option(None, "default: 1.2e-3, 5e-4 with factors of low rank", type=positive),
+        friction=option(0.1, type=positive),
+        descent=option(None, "epochs of descent; default: 10, 20 with factors of low rank", type=positive),
+        epochs_a_draw=option(1.0, type=positive), temperature=option(1.0, "of the draws"),
+        output_scale=option(1.0, "of the output layer's prior, by 1/√fan-in", type=positive),
+        gain=option(GAIN, "of orthogonal layers; default: √2", type=positive),
+        held_out=option(0, "so many training images as the test, to choose by", type=natural),
+        paper=switch("the budget of Table 4, stored and resumed"),
+        store=option("results/ohmc_mnist", "where the runs of --paper are stored"),
+        small=switch("a small network and few generated images"), short=option(False, dest="small"),
+    )  # fmt: skip
     arguments = parser.parse_args(argv)
+    set_up(torch.get_default_dtype())
     if arguments.gain != GAIN and "orthogonal" not in arguments.network:
         parser.error(f"--gain is for networks with orthogonal layers, found --network {arguments.network}.")
     if arguments.output_scale != 1 and arguments.network == "orthogonal output":

@@ -13,23 +13,16 @@ means of the entries of QR and of their squares, of all chains, in standard devi
 because its draws are less correlated. Seconds are process time of 50,000 iterations of all chains together.
 """
 
-from __future__ import annotations
-
-import argparse
-import os
 import time
 import warnings
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import pyro
-import torch
 from torch.distributions import biject_to
 
 from benchmarks.arguments import count, positive
 from benchmarks.papers.ohmc.mixture import Matrices, sizes_of_each_chain, worst_deviation
-from benchmarks.papers.ohmc.paper_tables import spread
-from benchmarks.tables import show
+from benchmarks.study import option, read, switch
+from benchmarks.tables import show, with_deviation
 from problems.noisy_gradients import gradient_noise
 from pyro_manifold import constraints
 from pyro_manifold.infer import MCMC, OSGHMC, SGHMC
@@ -82,20 +75,17 @@ def row(n, name, step_size, counted, **options):
         return [f"V({n},2)", name, step_size, "became NaN or infinite"]
     least, median = sizes_of_each_chain({k: x[:, -counted:] for k, x in matrices.coordinates(draws).items()})
     _, bias = worst_deviation(matrices, draws)
-    return [
-        f"V({n},2)", name, step_size, spread(least), spread(median), PAPER[name], f"{bias:.3f}", f"{seconds:.0f}",
-    ]  # fmt: skip
+    sizes = with_deviation(least), with_deviation(median), PAPER[name]
+    return [f"V({n},2)", name, step_size, *sizes, f"{bias:.3f}", f"{seconds:.0f}"]
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--chains", type=count, default=10, help="separate runs")
-    parser.add_argument("--widths", type=int, nargs="+", choices=WIDTHS, default=list(WIDTHS), help="n of V(n,2)")
-    parser.add_argument("--step-sizes", type=positive, nargs="+", default=list(STEP_SIZES))
-    parser.add_argument("--integrator", choices=("euler", "splitting"), default="euler")
-    parser.add_argument("--small", action="store_true", help="V(2,2), one step size and few draws")
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
+    arguments = read(
+        __doc__, argv, chains=option(10, "separate runs", type=count),
+        widths=option(list(WIDTHS), "n of V(n,2)", choices=WIDTHS), step_sizes=option(list(STEP_SIZES), type=positive),
+        integrator=option("euler", choices=("euler", "splitting")),
+        small=switch("V(2,2), one step size and few draws"),
+    )  # fmt: skip
     widths, steps, counted = arguments.widths, arguments.step_sizes, COUNTED
     sizes = {"chains": arguments.chains, "burn_in": BURN_IN, "draws": DRAWS}
     if arguments.small:

@@ -15,14 +15,8 @@ of 20,000 iterations of a single chain, by the median rate of five times 400 of 
 chain that short is not compiled while it adapts, so that there are none for the others.
 """
 
-from __future__ import annotations
-
-import argparse
-import os
 import time
 import warnings
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pyro
@@ -31,7 +25,8 @@ from torch.distributions import biject_to
 
 from benchmarks.arguments import count, positive
 from benchmarks.papers.ohmc.mixture import Matrices, sizes_of_each_chain, worst_deviation
-from benchmarks.tables import show
+from benchmarks.study import option, read, switch
+from benchmarks.tables import formatted, show, with_deviation
 from pyro_manifold import constraints
 from pyro_manifold.infer import GHMC, MCMC, OHMC
 
@@ -77,12 +72,6 @@ def run(n, name, step_size, *, chains, burn_in, draws, seed=0):
     }
 
 
-def spread(values, digits=0):
-    """Mean and standard deviation."""
-    mean, deviation = np.mean(values), np.std(values, ddof=1)
-    return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
-
-
 def _or_dash(value, digits):
     return "–" if np.isnan(value) else f"{value:.{digits}f}"
 
@@ -96,22 +85,19 @@ def row(n, name, step_size, *, sizes, timing):
     deviation, _ = worst_deviation(matrices, draws)
     of_the_paper = PAPER[name] if n == 2 else "–"  # which has this matrix alone
     size = f"{step_size:g}" if step_size is not None else f"adapted, {figures['step size']:.2f}"
-    return [
-        f"V({n},2)", name, size, f"{figures['steps']:.0f}", f"{figures['acceptance']:.2f}", spread(least),
-        spread(median), _or_dash(seconds, 1), _or_dash(np.mean(least) / seconds, 0), of_the_paper, f"{deviation:.1f}",
-    ]  # fmt: skip
+    run_of = formatted(".0f .2f", figures["steps"], figures["acceptance"])
+    rates = _or_dash(seconds, 1), _or_dash(np.mean(least) / seconds, 0)
+    sizes = with_deviation(least), with_deviation(median)
+    return [f"V({n},2)", name, size, *run_of, *sizes, *rates, of_the_paper, f"{deviation:.1f}"]
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--chains", type=count, default=10, help="separate runs")
-    parser.add_argument("--widths", type=int, nargs="+", choices=WIDTHS, default=list(WIDTHS), help="n of V(n,2)")
-    parser.add_argument("--step-sizes", type=positive, nargs="+", default=list(STEP_SIZES))
-    parser.add_argument("--small", action="store_true", help="V(2,2), one step size and few draws")
-    arguments = parser.parse_args(argv)
+    arguments = read(
+        __doc__, argv, chains=option(10, "separate runs", type=count),
+        widths=option(list(WIDTHS), "n of V(n,2)", choices=WIDTHS), step_sizes=option(list(STEP_SIZES), type=positive),
+        small=switch("V(2,2), one step size and few draws"),
+    )  # fmt: skip
     warnings.filterwarnings("ignore")
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     sizes = {"chains": arguments.chains, "burn_in": BURN_IN, "draws": DRAWS}
     timing = {"chains": 1, "burn_in": 1000, "draws": 4000}
     widths, step_sizes = arguments.widths, [*arguments.step_sizes, None]

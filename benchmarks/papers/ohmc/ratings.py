@@ -20,17 +20,11 @@ Two more tables have errors after descent by the number of ratings of a film tha
 values of the matrix that descent found, in descending order.
 """
 
-from __future__ import annotations
-
-import argparse
 import itertools
 import math
-import os
 import statistics
 import time
 from pathlib import Path
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pyro
@@ -40,7 +34,8 @@ from pyro.infer.autoguide import init_to_sample, init_to_value
 
 from benchmarks.arguments import count, positive, without_effect
 from benchmarks.predictions import Predictions
-from benchmarks.tables import show
+from benchmarks.study import option, parser_of, set_up, switch
+from benchmarks.tables import show, with_deviation
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OSGHMC, SGHMC
 
@@ -230,24 +225,19 @@ def run(ratings, seed, *, epochs=EPOCHS, friction=0.1, rank=RANK, faster=1.0, **
     return found
 
 
-def spread(values):
-    deviation = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.3f}{deviation}"
-
-
 def rows(results):
     """Yield a row for each method, from ``[{method: figures}]``, one for each run."""
     for name in results[0]:
         errors, learning, *_, seconds = zip(*(result[name] for result in results), strict=True)
-        fitted = "" if None in learning else spread(learning)
-        yield [name, spread(errors), PAPER.get(name, "–"), fitted, f"{statistics.mean(seconds):.0f}"]
+        fitted = "" if None in learning else with_deviation(learning, 3)
+        yield [name, with_deviation(errors, 3), PAPER.get(name, "–"), fitted, f"{statistics.mean(seconds):.0f}"]
 
 
 def rows_by_count(results):
     for name in results[0]:
         counts = [result[name][2] for result in results]
         if None not in counts:
-            yield [name, *(spread(each) for each in zip(*counts, strict=True))]
+            yield [name, *(with_deviation(each, 3) for each in zip(*counts, strict=True))]
 
 
 def rows_of_spectra(results):
@@ -258,16 +248,14 @@ def rows_of_spectra(results):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", help="the file u.data of MovieLens-100k")
-    parser.add_argument("--seeds", type=count, default=5)
-    parser.add_argument("--epochs", type=count, default=EPOCHS, help="of descent")
-    parser.add_argument("--rank", type=count, default=RANK)
-    parser.add_argument("--members", type=count, default=MEMBERS, help="of the ensemble")
-    parser.add_argument("--draw-step-size", type=positive, default=DRAW_STEP)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--small", action="store_true", help="few generated ratings")
+    parser = parser_of(
+        __doc__, data=option(None, "the file u.data of MovieLens-100k"), seeds=option(5, type=count),
+        epochs=option(EPOCHS, "of descent", type=count), rank=option(RANK, type=count),
+        members=option(MEMBERS, "of the ensemble", type=count), draw_step_size=option(DRAW_STEP, type=positive),
+        device="cpu", small=switch("few generated ratings"),
+    )  # fmt: skip
     arguments = parser.parse_args(argv)
+    set_up(torch.get_default_dtype())
     options = {"epochs": arguments.epochs, "members": arguments.members, "steps": STEPS_A_MEMBER}
     options |= {"burn_in": BURN_IN, "step_size": arguments.draw_step_size, "rank": arguments.rank}
     seeds = range(arguments.seeds)
@@ -275,15 +263,8 @@ def main(argv=None):
         names = ("seeds", "epochs", "rank", "members", "draw_step_size")
         without_effect(parser, arguments, names, "with --small")
         ratings, seeds = [part.to(arguments.device) for part in generated()], range(2)
-        options |= {
-            "epochs": 60,
-            "members": 10,
-            "rank": 2,
-            "faster": 2.0,
-            "steps": 40,
-            "burn_in": 80,
-            "step_size": 1e-3,
-        }
+        options |= {"epochs": 60, "members": 10, "rank": 2, "faster": 2.0}
+        options |= {"steps": 40, "burn_in": 80, "step_size": 1e-3}
     elif arguments.data is None:
         parser.error("--data is needed: the file u.data of MovieLens-100k (or --small).")
     else:

@@ -30,18 +30,12 @@ A run is stored in parts below ``--store`` and resumed by the same command: the 
 settings by.
 """
 
-from __future__ import annotations
-
-import argparse
 import io
 import math
-import os
 import pickle
 import tempfile
 import time
 from pathlib import Path
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pyro
@@ -54,6 +48,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 from benchmarks.arguments import check_held_out, count, natural, positive, without_effect
 from benchmarks.papers.ohmc.ensemble import Plan, accuracies, stored_members
+from benchmarks.study import option, parser_of, set_up, switch
 from benchmarks.tables import show
 from pyro_manifold.nn import to_bayesian_
 
@@ -244,21 +239,19 @@ def generate(folder, cases=40, size=32):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", help="folder cifar-10-batches-py, or one with train/ and test/ of pictures")
-    parser.add_argument("--network", choices=("orthogonal", "plain"), default="orthogonal")
-    parser.add_argument("--thinner", type=count, default=1, choices=(1, 2, 4, 8, 16), help="divides the channels")
-    parser.add_argument("--epochs", type=positive, help="of descent and draws together; default: the paper's budget")
-    parser.add_argument("--rate", type=positive, default=RATE, help="of the descent, for the mean loss")
-    parser.add_argument("--step-size", type=positive, default=STEP_SIZE, help="ε of the draws")
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the draws")
-    parser.add_argument("--held-out", type=natural, default=0, help="so many training images as the test")
-    parser.add_argument("--seeds", type=count, default=5)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--store", default="results/ohmc_cifar10", help="where runs are stored")
-    parser.add_argument("--small", action="store_true", help="a thin network on few generated images")
+    parser = parser_of(
+        __doc__, data=option(None, "folder cifar-10-batches-py, or one with train/ and test/ of pictures"),
+        network=option("orthogonal", choices=("orthogonal", "plain")),
+        thinner=option(1, "divides the channels", type=count, choices=(1, 2, 4, 8, 16)),
+        epochs=option(None, "of descent and draws together; default: the paper's budget", type=positive),
+        rate=option(RATE, "of the descent, for the mean loss", type=positive),
+        step_size=option(STEP_SIZE, "ε of the draws", type=positive), temperature=option(1.0, "of the draws"),
+        held_out=option(0, "so many training images as the test", type=natural), seeds=option(5, type=count),
+        device="cpu", store=option("results/ohmc_cifar10", "where runs are stored"),
+        small=switch("a thin network on few generated images"),
+    )  # fmt: skip
     arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float32)
+    set_up(torch.float32)
     names = ("device", "thinner", "rate", "step_size", "temperature")
     options = PAPER | {"share": steep} | {name: getattr(arguments, name) for name in names}
     if arguments.small:

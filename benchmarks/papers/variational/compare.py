@@ -10,16 +10,12 @@ goes on beyond its first three until the best is not the smallest or the largest
 figures in results/variational/, where a second call goes on if the first was stopped. NUTS is run once and kept there.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 import statistics
 from functools import cache
 
 import numpy as np
 import pyro
-import torch
 
 from benchmarks.arguments import count, natural, positive, without_effect
 from benchmarks.papers.variational import problems, splines
@@ -39,6 +35,7 @@ from benchmarks.papers.variational.methods import (
 from benchmarks.papers.variational.slang import slang
 from benchmarks.papers.variational.truth import CACHE, ionosphere_truth, spline_truth
 from benchmarks.stored import read_json, write_json
+from benchmarks.study import option, parser_of, set_up, switch
 from benchmarks.tables import table
 
 TABLE_3 = {
@@ -63,49 +60,55 @@ PAPER = "paper"
 GRID = np.linspace(0, 1, 101)  # where fitted curves are kept
 
 
+def fit_all(method, model, cases, rank, step_size, budget, evaluate):
+    """Fits of ``[(split, seed)]``, and the figures of ``evaluate(draws, split)`` of those that have not diverged."""
+    fits, figures = [], {}
+    for split, seed in cases:
+        fits.append(fit(method, model, (split.x_train, split.y_train), rank, step_size, budget, seed))
+        if not fits[-1].diverged:
+            collect(figures, evaluate(draws(fits[-1].guide), split))
+    return fits, figures
+
+
 def spline_row(name, rank, budget, seeds, *_):
     """ELBO, error to the true curve and test log density, over seeds."""
     split, truth = data_of("spline")
     method = mean_field_by(name.removeprefix(f"{MEAN_FIELD} ")) if name not in METHODS else METHODS[name]
-    data, grid = (split.x_train, split.y_train), splines.basis(GRID)
-    size = best_step_size(method, splines.model, data, rank, budget)
-    fits, figures, curve = [], {}, None
-    for seed in range(1, seeds + 1):
-        fits.append(fit(method, splines.model, data, rank, size, budget, seed))
-        if not fits[-1].diverged:
-            samples = draws(fits[-1].guide)
-            collect(figures, spline_figures(samples, split, truth))
-            curve = (samples["coefficients"] @ grid.mT).mean(0).tolist() if curve is None else curve
-    return row(name, rank, size, fits, figures) | {"fitted": curve}
+    grid, curves, model = splines.basis(GRID), [], splines.model
+    size = best_step_size(method, model, (split.x_train, split.y_train), rank, budget)
+
+    def evaluate(samples, split):
+        curves.append((samples["coefficients"] @ grid.mT).mean(0).tolist())
+        return spline_figures(samples, split, truth)
+
+    cases = [(split, seed) for seed in range(1, seeds + 1)]
+    fits, figures = fit_all(method, model, cases, rank, size, budget, evaluate)
+    return row(name, rank, size, fits, figures) | {"fitted": curves[0] if curves else None}
 
 
 def ionosphere_row(name, rank, budget, *_):
     """Values of five folds."""
-    folds = data_of("ionosphere")
-    size = best_step_size(METHODS[name], problems.logistic, (folds[0].x_train, folds[0].y_train), rank, budget)
-    fits, figures = [], {}
-    for fold in folds:
-        data = (fold.x_train, fold.y_train)
-        fits.append(fit(METHODS[name], problems.logistic, data, rank, size, budget, seed=1))
-        if not fits[-1].diverged:
-            collect(figures, classification(draws(fits[-1].guide)["coefficients"], fold))
+    folds, method, model = data_of("ionosphere"), METHODS[name], problems.logistic
+    size = best_step_size(method, model, (folds[0].x_train, folds[0].y_train), rank, budget)
+
+    def evaluate(samples, fold):
+        return classification(samples["coefficients"], fold)
+
+    fits, figures = fit_all(method, model, [(fold, 1) for fold in folds], rank, size, budget, evaluate)
     return row(name, rank, size, fits, figures, TABLE_3)
 
 
 def leukemia_row(name, rank, budget, seeds, transform):
     """Values of several seeds."""
-    split = data_of("leukemia", transform)
-    data = (split.x_train, split.y_train)
-    size = best_step_size(METHODS[name], problems.horseshoe, data, rank, budget.part(0.25))
-    fits, figures = [], {}
-    for seed in range(1, seeds + 1):
-        fits.append(fit(METHODS[name], problems.horseshoe, data, rank, size, budget, seed))
-        if fits[-1].diverged:
-            continue
-        samples = draws(fits[-1].guide)
+    split, method, model = data_of("leukemia", transform), METHODS[name], problems.horseshoe
+    size = best_step_size(method, model, (split.x_train, split.y_train), rank, budget.part(0.25))
+
+    def evaluate(samples, split):
         found = classification(problems.horseshoe_slopes(samples), split, samples["intercept"])
-        collect(figures, {"test errors of 34": 34 * found["test error %"] / 100} | found)
-    figures.pop("test error %", None)
+        return {"test errors of 34": 34 * found.pop("test error %") / 100} | found
+
+    cases = [(split, seed) for seed in range(1, seeds + 1)]
+    fits, figures = fit_all(method, model, cases, rank, size, budget, evaluate)
     return row(name, rank, size, fits, figures, TABLE_4)
 
 
@@ -148,15 +151,11 @@ def row(name, rank, step_size, fits, figures, paper=None):
     if any(each.diverged for each in fits):
         figures = dict.fromkeys(figures, "--")
     return {
-        "method": name,
-        "rank": rank,
-        **({} if paper is None else {PAPER: paper.get(name, "")}),
-        "step size": step_size,
-        **figures,
-        "ELBO": [each.elbo for each in fits],
+        "method": name, "rank": rank, **({} if paper is None else {PAPER: paper.get(name, "")}),
+        "step size": step_size, **figures, "ELBO": [each.elbo for each in fits],
         "seconds": [each.seconds for each in fits],
         "curve": mean_curve([each.curve for each in fits if not each.diverged]),
-    }
+    }  # fmt: skip
 
 
 def mean_curve(curves):
@@ -242,27 +241,20 @@ def stored(path, settings):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(
+        __doc__, steps=option(None, "of each fit; default: 3000, 2000 on the splines, 10,000 on leukemia", type=count),
+        seconds=option(None, "the same time of one core for all, in place of the same steps", type=positive),
+        particles=option(None, "draws in each estimate, by default 8, on leukemia 1", type=count),
+        ranks=option(None, "by default 4, on the splines 0, 1, 2 and 4", type=natural, nargs="+"),
+        seeds=option(None, "fits of leukemia and of the splines, by default 10", type=count),
+        transform=option("log", "of leukemia's expressions", choices=("log", "arrays", "none")),
+        methods=option(None, "names of `methods.METHODS`", nargs="+", choices=METHODS, metavar="METHOD"),
+        afresh=switch("fit these methods again"), alone=switch("without NUTS and SLANG"),
+        name=option("", "added to the name of the file of figures"),
+    )  # fmt: skip
     parser.add_argument("problem", choices=PROBLEMS)
-    parser.add_argument(
-        "--steps", type=count, help="of each fit; default: 3000, 2000 on the splines, 10,000 on leukemia"
-    )
-    parser.add_argument(
-        "--seconds", type=positive, help="the same time of one core for all, in place of the same steps"
-    )
-    parser.add_argument("--particles", type=count, help="draws in each estimate, by default 8, on leukemia 1")
-    parser.add_argument("--ranks", type=natural, nargs="+", help="by default 4, on the splines 0, 1, 2 and 4")
-    parser.add_argument("--seeds", type=count, help="fits of leukemia and of the splines, by default 10")
-    parser.add_argument(
-        "--transform", choices=("log", "arrays", "none"), default="log", help="of leukemia's expressions"
-    )
-    parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="METHOD", help="names of `methods.METHODS`")
-    parser.add_argument("--afresh", action="store_true", help="fit these methods again")
-    parser.add_argument("--alone", action="store_true", help="without NUTS and SLANG")
-    parser.add_argument("--name", default="", help="added to the name of the file of figures")
     arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    set_up()
     problem = arguments.problem
     if problem == "ionosphere":
         without_effect(parser, arguments, ("seeds",), "on ionosphere, which has five folds")

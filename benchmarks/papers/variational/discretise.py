@@ -4,8 +4,6 @@ An interval is cut where the labels' entropy falls most, and only if that gain p
 are then treated in the same way. An attribute with k levels becomes k − 1 indicators, as in Gelman et al. (2008).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -10,18 +10,10 @@ Prints, of each curve: after how many steps it stays within 5 of its end (single
 oscillates, the root mean square of the second differences of its points in its second half.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 import statistics
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
@@ -29,8 +21,12 @@ from benchmarks.papers.variational import splines
 from benchmarks.papers.variational.compare import GRID
 from benchmarks.papers.variational.methods import FAMILIES, MEAN_FIELD, MIXED, OF_THE_PAPER, STEPS, VAFC
 from benchmarks.papers.variational.truth import CACHE
+from benchmarks.pictures import pyplot
 from benchmarks.stored import read_json
+from benchmarks.study import parser_of
 from benchmarks.tables import show
+
+plt = pyplot()
 
 TITLES = {"spline": "P-splines", "ionosphere": "ionosphere", "leukemia": "leukemia"}
 FLOORS = {"spline": 0.1, "ionosphere": 0.3, "leukemia": 10.0}  # about the error of an ELBO
@@ -193,7 +189,7 @@ def fits(path):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("folder", help="where the pictures are written; it exists")
     folder = parser.parse_args(argv).folder
     if not Path(folder).is_dir():

@@ -5,8 +5,6 @@ diag(d²) with B a point of the Grassmann manifold, each with basic steps, momen
 squares of the last two transported. The fixed-rank geometry, which the paper discards, takes steps in W = B diag(c).
 """
 
-from __future__ import annotations
-
 import math
 import time
 import warnings
@@ -120,7 +118,6 @@ METHODS = {
     **{f"{family} Adam": Method(guide, *ADAM) for family, guide in FAMILIES.items()},
     "Grassmann RMSProp, s learned": Method(FAMILIES["Grassmann"], learning_rate(optim.RiemannianRMSProp), ADAPTIVE),
 }
-PAPERS_METHODS = [f"{family} {steps}" for family in ("Stiefel", "Grassmann") for steps in STEPS]
 
 
 def mean_field_by(steps):

@@ -5,8 +5,6 @@ They are P-spline regression with outliers (simulated, section 4.1 of the paper)
 priors in words and their numbers in formulas, which its text without formulas lacks: each docstring names our numbers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ with natural gradient" (NeurIPS 2018). The Hessian of the likelihood is replaced
 of single observations, its average over steps by the L leading eigenvectors and, so that the diagonal stays exact, d.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass

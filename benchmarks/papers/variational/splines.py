@@ -7,8 +7,6 @@ prior, as there. The curve, the number of coefficients and the numbers of the pr
 them in formulas that its plain text lacks. 29 latent variables in all.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pyro
 import pyro.distributions as dist

@@ -5,8 +5,6 @@
 prints, for each way to discretise, errors and test log-likelihood over the folds, and the worst R-hat and ESS.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,18 +123,12 @@ def ionosphere_row(discretise, baseline):
     figures = [figures for _, _, figures in results]
     columns = sorted({split.x_train.shape[-1] - 1 for split, _, _ in results})
     return [
-        discretise,
-        baseline,
-        "–".join(map(str, dict.fromkeys((columns[0], columns[-1])))),
-        f"{100 * train[0]:.2f}",
-        f"{100 * test[:, 0].mean():.2f} ± {100 * test[:, 0].std(ddof=1) / len(test) ** 0.5:.2f}",
-        f"{train[1]:.3f}",
+        discretise, baseline, "–".join(map(str, dict.fromkeys((columns[0], columns[-1])))), f"{100 * train[0]:.2f}",
+        f"{100 * test[:, 0].mean():.2f} ± {100 * test[:, 0].std(ddof=1) / len(test) ** 0.5:.2f}", f"{train[1]:.3f}",
         f"{test[:, 1].mean():.3f} ± {test[:, 1].std(ddof=1) / len(test) ** 0.5:.3f}",
-        f"{max(f['rhat'] for f in figures):.4f}",
-        f"{min(f['ess'] for f in figures):.0f}",
-        f"{sum(f['divergences'] for f in figures)}",
-        f"{sum(f['seconds'] for f in figures):.0f}",
-    ]
+        f"{max(f['rhat'] for f in figures):.4f}", f"{min(f['ess'] for f in figures):.0f}",
+        f"{sum(f['divergences'] for f in figures)}", f"{sum(f['seconds'] for f in figures):.0f}",
+    ]  # fmt: skip
 
 
 COLUMNS = (

@@ -1,7 +1,5 @@
 """Posteriors of kinds that others have published, with published or simulated data, to judge tuning rules on."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from benchmarks.problems.posterior import Posterior

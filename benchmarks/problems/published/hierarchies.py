@@ -1,7 +1,5 @@
 """Groups that share a distribution, most of them in the centred form."""
 
-from __future__ import annotations
-
 import pyro
 import pyro.distributions as dist
 import torch
@@ -124,10 +122,7 @@ def hierarchies():
     return {
         "eight schools, centred": Posterior(eight_schools_centred, some_entries),
         "eight schools, non-centred": Posterior(eight_schools_non_centred, some_entries),
-        "rats": Posterior(rats, some_entries),
-        "pumps": Posterior(pumps, some_entries),
-        "seeds": Posterior(seeds, some_entries),
-        "baseball": Posterior(baseball, some_entries),
-        "epilepsy": Posterior(epilepsy(), some_entries),
-        "radon": Posterior(radon(), some_entries),
-    }
+        "rats": Posterior(rats, some_entries), "pumps": Posterior(pumps, some_entries),
+        "seeds": Posterior(seeds, some_entries), "baseball": Posterior(baseball, some_entries),
+        "epilepsy": Posterior(epilepsy(), some_entries), "radon": Posterior(radon(), some_entries),
+    }  # fmt: skip

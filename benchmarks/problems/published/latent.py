@@ -1,7 +1,5 @@
 """Item response, mixtures, correlations, and densities that are known for their shape."""
 
-from __future__ import annotations
-
 import pyro
 import pyro.distributions as dist
 import torch

@@ -1,7 +1,5 @@
 """Models with orthonormal matrices, rotations and unit vectors."""
 
-from __future__ import annotations
-
 import pyro
 import pyro.distributions as dist
 import torch

@@ -1,7 +1,5 @@
 """Regressions: generalised, robust, sparse and nonlinear ones."""
 
-from __future__ import annotations
-
 import pyro
 import pyro.distributions as dist
 import torch

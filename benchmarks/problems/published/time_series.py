@@ -1,7 +1,5 @@
 """Time series, written without loops over time."""
 
-from __future__ import annotations
-
 import pyro
 import pyro.distributions as dist
 import torch

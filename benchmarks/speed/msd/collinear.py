@@ -7,9 +7,6 @@
 Each peer runs in a process of its own, and its seconds are of the whole run: compiling, warm-up and draws.
 """
 
-from __future__ import annotations
-
-import argparse
 from functools import partial
 
 import numpy as np
@@ -18,7 +15,8 @@ from benchmarks.estimates import ratios, summary, worst_deviation
 from benchmarks.measure import Setting, measure_apart
 from benchmarks.problems.coefficient_moments import truth_of
 from benchmarks.problems.coefficients import POSTERIORS, collinear_posteriors
-from benchmarks.tables import table
+from benchmarks.study import option, read
+from benchmarks.tables import formatted, table
 
 OURS = "pyro_manifold"
 CLOCKS = ("seconds", "cpu_seconds")
@@ -80,15 +78,12 @@ def figures(w, truth):
     means, known = of_coordinates["means"] | of_squares["means"], truths_of(truth)
     away = [(means[f"w{i}"][0] - truth.mean[i]) / truth.deviation[i] for i in range(w.shape[-1])]
     return {
-        "ess_min": of_coordinates["ess_min"],
-        "ess_median": of_coordinates["ess_median"],
-        "ess_squares": of_squares["ess_min"],
-        "rhat": max(of_coordinates["rhat"], of_squares["rhat"]),
+        "ess_min": of_coordinates["ess_min"], "ess_median": of_coordinates["ess_median"],
+        "ess_squares": of_squares["ess_min"], "rhat": max(of_coordinates["rhat"], of_squares["rhat"]),
         "z": worst_deviation(means, {name: known[name] for name in coordinates}),
         "z_squares": worst_deviation(means, {name: known[name] for name in squares}),
-        "bias": float(np.abs(away).max()),
-        "variances": [means[name][0] for name in squares],
-    }
+        "bias": float(np.abs(away).max()), "variances": [means[name][0] for name in squares],
+    }  # fmt: skip
 
 
 COLUMNS = (
@@ -111,19 +106,11 @@ def table_of(rows):
 def cells(row, shares):
     if "failed" in row:
         return [row["peer"], row["sizes"], row["failed"]]
-    return [
-        row["peer"],
-        row["sizes"],
-        f"{row['seconds']:.1f}",
-        f"{row['cpu_seconds']:.1f}",
-        *(f"{row[key] / row['seconds']:.1f}" for key in ("ess_min", "ess_median", "ess_squares")),
-        *(f"{share:.2f}" for share in shares),
-        f"{row['rhat']:.3f}",
-        f"{row['z']:.1f}",
-        f"{row['z_squares']:.1f}",
-        f"{row['bias']:.3f}",
-        ", ".join(f"{ratio:.3f}" for ratio in row["variances"]),
-    ]
+    times, rates = [row[clock] for clock in CLOCKS], [row[f"ess_{kind}"] for kind in ("min", "median", "squares")]
+    figures = *times, *(size / row["seconds"] for size in rates), *shares
+    quality = [row[key] for key in ("rhat", "z", "z_squares", "bias")]
+    text = formatted(".1f .1f .1f .1f .1f .2f .2f .3f .1f .1f .3f", *figures, *quality)
+    return [row["peer"], row["sizes"], *text, ", ".join(f"{ratio:.3f}" for ratio in row["variances"])]
 
 
 def section(posterior, peers, limit):
@@ -131,23 +118,21 @@ def section(posterior, peers, limit):
     truth = truth_of(posterior)
     rows = [run_peer(posterior, truth, peer, limit) for peer in peers]
     _, axes = truth.principal_axes()
-    lines = [
-        f"\n### {posterior.name}\n",
+    about = (
         f"{posterior.dimension} coefficients, {len(posterior.data)} cases; the covariance of the posterior has "
         f"condition number {truth.condition:.0f}; the largest weight of a coordinate on the longest and shortest "
-        f"axis is {np.abs(axes[:, 0]).max():.2f} and {np.abs(axes[:, -1]).max():.2f}.\n",
-        table_of(rows),
-    ]
-    return "\n".join(lines)
+        f"axis is {np.abs(axes[:, 0]).max():.2f} and {np.abs(axes[:, -1]).max():.2f}."
+    )
+    return f"\n### {posterior.name}\n\n{about}\n\n{table_of(rows)}"
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="part of the names of peers")
-    parser.add_argument("--posteriors", nargs="*", default=[posterior.name for posterior in collinear_posteriors()])
-    parser.add_argument("--limit", type=int, default=200, help="seconds for each peer")
-    parser.add_argument("--draws", type=int, help="of each chain, in place of each peer's number")
-    arguments = parser.parse_args(argv)
+    arguments = read(
+        __doc__, argv, only=option("", "part of the names of peers"),
+        posteriors=[posterior.name for posterior in collinear_posteriors()],
+        limit=option(200, "seconds for each peer"),
+        draws=option(None, "of each chain, in place of each peer's number", type=int),
+    )  # fmt: skip
     peers = [peer for peer in [*msd_peers(), *other_peers()] if arguments.only in peer.name]
     if arguments.draws:
         peers = [peer._replace(draws=arguments.draws) for peer in peers]

@@ -5,8 +5,6 @@
 64 chains of 100 draws with each pair; what counts is the smallest effective number of draws for each step.
 """
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np
@@ -14,7 +12,7 @@ import numpy as np
 from benchmarks.estimates import summary
 from benchmarks.measure import Setting, measure
 from benchmarks.problems.coefficients import POSTERIORS
-from benchmarks.tables import show
+from benchmarks.tables import formatted, show
 
 CHAINS, WARMUP, DRAWS = 64, 40, 100
 GRID = [(0.4, 4), (0.5, 3), (0.6, 3), (0.7, 2), (0.8, 2), (1.0, 2), (1.0, 1)]
@@ -27,8 +25,8 @@ def rows(posterior, grid, chains, draws, warmup):
         setting = Setting("MSD", "pyro_manifold", chains, warmup, draws, {"kernel": "MSD", **options})
         values, figures = measure(posterior, setting)
         smallest = summary(values)["ess_min"] / (chains * draws)
-        shares = (np.mean(figures["acceptance"]), smallest, smallest / num_steps)
-        yield [step_size, num_steps, *(f"{share:.2f}" for share in shares)]
+        shares = np.mean(figures["acceptance"]), smallest, smallest / num_steps
+        yield [step_size, num_steps, *formatted(".2f .2f .2f", *shares)]
 
 
 def main(name, grid=GRID, chains=CHAINS, draws=DRAWS, warmup=WARMUP):

@@ -6,8 +6,6 @@ Logistic regression, 16 chains, one step an iteration, process time; native code
 "O(l d² + d³)" is the time of a chain's step over (l + d) d² + d³, in nanoseconds: constant where the order holds.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from itertools import product
@@ -17,7 +15,9 @@ import torch
 
 from benchmarks.problems.coefficients import logistic, with_intercept
 from benchmarks.speed.native_kernels import microseconds
+from benchmarks.study import set_up
 from benchmarks.tables import show
+from pyro_manifold.infer import MSD
 
 DIMENSIONS = (10, 20, 50, 100)
 VERSIONS = tuple(product((True, False), repeat=2))
@@ -27,8 +27,6 @@ ITERATIONS = 1500  # of a block, by d: continuing a run takes as long as a hundr
 
 def cost(dimension, *, adjusted, native, chains=CHAINS, iterations=ITERATIONS, seconds=SECONDS):
     """Microseconds of a step of one chain."""
-    from pyro_manifold.infer import MSD
-
     rng = np.random.default_rng(0)
     design = with_intercept(rng, 10 * dimension, dimension) / dimension**0.5
     posterior = logistic("scaling", design, 1.0, rng.standard_normal(dimension), rng)
@@ -53,10 +51,8 @@ def rows(dimensions, versions):
 
 def main(dimensions=DIMENSIONS, versions=VERSIONS):
     warnings.filterwarnings("ignore")
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
-    columns = ("version", "d", "µs a chain's step", "O(l d² + d³): ns")
-    show(columns, rows(dimensions, versions))
+    set_up()
+    show(("version", "d", "µs a chain's step", "O(l d² + d³): ns"), rows(dimensions, versions))
 
 
 if __name__ == "__main__":

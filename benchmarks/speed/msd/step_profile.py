@@ -5,24 +5,20 @@
 Process time of the set-up, of an iteration and of its graph, shares of operators by torch.profiler.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks import study
 from benchmarks.problems.coefficients import POSTERIORS
 from benchmarks.timing import process_time
+from pyro_manifold.infer import MSD
 
 
 def main(chains, compiled=False, name="collinear logistic", shown=12):
-    from pyro_manifold.infer import MSD
-
     warnings.filterwarnings("ignore")
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    study.set_up()
     kernel = MSD(POSTERIORS[name].pyro_model, step_size=0.6, persistence=0.0, metropolis=True, jit_compile=compiled)
 
     def set_up():

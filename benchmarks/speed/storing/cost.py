@@ -7,9 +7,6 @@ printed is the median ratio of a pair, of processor time and of wall time, with 
 machine move these; less so the share of each run that is spent inside its draw storage, which comes last.
 """
 
-from __future__ import annotations
-
-import argparse
 import statistics
 import tempfile
 import time
@@ -21,6 +18,8 @@ from typing import Any
 import pyro
 import torch
 
+from benchmarks.study import option, read
+from benchmarks.tables import show
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.infer.mcmc.running import InMemory, OnDisk
@@ -76,14 +75,7 @@ def seconds(store: Path | None, seed: int, draws: int, chains: int) -> tuple[Spe
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=9)
-    parser.add_argument("--draws", type=int, default=1000)
-    parser.add_argument("--chains", type=int, default=64)
-    parser.add_argument("--folder", default=None, help="on the disk that is to be measured")
-    arguments = parser.parse_args()
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    arguments = read(__doc__, pairs=9, draws=1000, chains=64, folder=option(None, "on the disk that is to be measured"))
     warnings.simplefilter("ignore")
     seconds(None, 0, arguments.draws, arguments.chains)  # compilers are warm
     watch()
@@ -97,17 +89,13 @@ def main() -> None:
             }
             (memory, of_memory, before), (disk, of_disk, after) = found[True], found[False]
             assert torch.equal(before, after), "storing changed a draw"
-            ratios.append([one / other for one, other in zip(disk, memory, strict=True)])
-            stored.append([part / whole for part, whole in zip(of_disk, disk, strict=True)])
-            kept.append([part / whole for part, whole in zip(of_memory, memory, strict=True)])
+            for each, parts, wholes in ((ratios, disk, memory), (stored, of_disk, disk), (kept, of_memory, memory)):
+                each.append([part / whole for part, whole in zip(parts, wholes, strict=True)])
     print(f"{arguments.chains} chains × {arguments.draws} draws")
-    print("| median (quartiles) | processor time | wall time |\n|---|---|---|")
-    for name, rows in (
-        ("stored run / run in memory", ratios),
-        ("share of a stored run inside its draw storage", stored),
-        ("share of a run in memory inside its draw storage", kept),
-    ):
-        print(f"| {name} | {_median(rows, 0)} | {_median(rows, 1)} |")
+    shares = [f"share of {run} inside its draw storage" for run in ("a stored run", "a run in memory")]
+    tables = zip(("stored run / run in memory", *shares), (ratios, stored, kept), strict=True)
+    rows = ([name, _median(each, 0), _median(each, 1)] for name, each in tables)
+    show(("median (quartiles)", "processor time", "wall time"), rows)
 
 
 def _median(rows: list[list[float]], kind: int) -> str:

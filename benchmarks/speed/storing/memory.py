@@ -6,8 +6,6 @@ Four chains on V(3, 2), one leapfrog step an iteration. Without a store draws ar
 that run ends earlier.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess
@@ -19,7 +17,9 @@ from typing import Any
 import pyro
 import torch
 
+from benchmarks.pictures import pyplot
 from benchmarks.speed.storing.cost import model
+from benchmarks.study import option, read
 from pyro_manifold.infer import MCMC, OHMC
 
 _LOOKS = 100
@@ -49,24 +49,15 @@ def child(iterations: int, store: str | None) -> None:
 
 def measured(iterations: int, store: str | None) -> list[tuple[int, float]]:
     """``(iteration, MiB)`` of a run in a process of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.speed.storing.memory",
-        "--child",
-        str(iterations),
-        *([store] if store else []),
-    ]
+    command = [sys.executable, "-m", "benchmarks.speed.storing.memory", "--child", str(iterations)]
+    command += [store] if store else []
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     return [(int(first), float(second)) for first, second in map(str.split, lines)]
 
 
 def figure(stored: list[tuple[int, float]], kept: list[tuple[int, float]], path: str) -> None:
     """Both, over iterations."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     _, axes = plt.subplots(figsize=(6, 3), layout="constrained")
     axes.plot(*zip(*kept, strict=True), color="C1", label="draws kept in memory")
@@ -78,15 +69,13 @@ def figure(stored: list[tuple[int, float]], kept: list[tuple[int, float]], path:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--iterations", type=int, default=1_000_000)
-    parser.add_argument("--kept", type=int, default=200_000, help="iterations of the run without a store")
-    parser.add_argument("--figure", default=None)
-    parser.add_argument("--child", nargs="+", default=None, help=argparse.SUPPRESS)
-    arguments = parser.parse_args(argv)
+    arguments = read(
+        __doc__, argv, iterations=1_000_000, kept=option(200_000, "iterations of the run without a store"), figure=None,
+        child=option(None, argparse.SUPPRESS, nargs="+"),
+    )  # fmt: skip
     if arguments.child:
-        child(int(arguments.child[0]), arguments.child[1] if len(arguments.child) > 1 else None)
-        return
+        iterations, *store = arguments.child
+        return child(int(iterations), *(store or [None]))
     with tempfile.TemporaryDirectory() as place:
         stored = measured(arguments.iterations, f"{place}/run")
         size = sum(path.stat().st_size for path in Path(place, "run").iterdir()) / 2**20
@@ -97,8 +86,7 @@ def main(argv: list[str] | None = None) -> None:
         f"{half[-1]:.1f}; {size:.0f} MiB on disk"
     )
     print(f"in memory, {kept[-1][0]:,} iterations: {kept[0][1]:.1f} MiB at first, {kept[-1][1]:.1f} at last")
-    if arguments.figure:
-        figure(stored, kept, arguments.figure)
+    return figure(stored, kept, arguments.figure) if arguments.figure else None
 
 
 if __name__ == "__main__":

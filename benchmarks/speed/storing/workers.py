@@ -6,9 +6,6 @@ Run it on quiet cores, and give it no ``taskset``. Pools are made and warm befor
 what a shard costs beside its draws, its graphs and native code above all, is in.
 """
 
-from __future__ import annotations
-
-import argparse
 import multiprocessing
 import os
 import statistics
@@ -21,6 +18,8 @@ import pyro
 import torch
 
 from benchmarks.speed.storing.cost import model
+from benchmarks.study import read
+from benchmarks.tables import formatted, show
 from pyro_manifold.infer import MCMC, OHMC, Shards
 
 
@@ -44,14 +43,7 @@ def _ready(_: int) -> int:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--shards", type=int, default=4)
-    parser.add_argument("--chains", type=int, default=256)
-    parser.add_argument("--draws", type=int, default=4000)
-    parser.add_argument("--repeats", type=int, default=3)
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
+    arguments = read(__doc__, argv, workers=[1, 2], shards=4, chains=256, draws=4000, repeats=3)
     warnings.simplefilter("ignore")
     measure = partial(seconds, shards=arguments.shards, draws=arguments.draws, chains=arguments.chains)
     times, draws = {}, {}
@@ -60,10 +52,9 @@ def main(argv: list[str] | None = None) -> None:
         times[workers], draws[workers] = statistics.median(spent for spent, _ in found), found[0][1]
     first = arguments.workers[0]
     print(f"{arguments.shards} shards of {arguments.chains // arguments.shards} chains × {arguments.draws} draws")
-    print("| workers | seconds | times faster | same draws |\n|---|---|---|---|")
-    for workers, spent in times.items():
-        equal = "yes" if torch.equal(draws[workers], draws[first]) else "NO"
-        print(f"| {workers} | {spent:.1f} | {times[first] / spent:.2f} | {equal} |")
+    equal = {workers: "yes" if torch.equal(each, draws[first]) else "NO" for workers, each in draws.items()}
+    rows = ([k, *formatted(".1f .2f", spent, times[first] / spent), equal[k]] for k, spent in times.items())
+    show(("workers", "seconds", "times faster", "same draws"), rows)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,11 @@ seeds: where steps cost little beside an iteration, as in native code, those by 
 gradient. The last rows are geometric means over posteriors.
 """
 
-from __future__ import annotations
-
-import argparse
-
 import numpy as np
-import torch
 
 from benchmarks.speed.tuning.one_run import measured
 from benchmarks.speed.tuning.posteriors import posteriors
+from benchmarks.study import named, option, read
 from benchmarks.tables import show
 
 PAIRS = ((0.8, 0.5), (0.8, 0.3), (0.9, 0.5), (0.9, 0.3), (0.9, 0.2), (0.95, 0.3))
@@ -30,29 +26,28 @@ def worth(posterior, pair, seeds, sizes):
     return np.log(sizes).mean(0)
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", default="", help="parts of the names of posteriors, with | between them")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--sizes", type=int, nargs=3, default=[8, 500, 1000], help="chains, warm-up, draws")
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+def rows(chosen, seeds, sizes):
+    """Two rows for each posterior, and two of geometric means."""
     found = {}
+    for name, posterior in chosen.items():
+        logs = np.array([worth(posterior, pair, seeds, sizes) for pair in PAIRS])
+        found[name] = logs - logs[0]
+        yield from _both(name, found[name])
+    yield from _both("all", np.mean(list(found.values()), 0))
 
-    def rows():
-        for name, posterior in posteriors().items():
-            if any(part in name for part in arguments.only.split("|")):
-                logs = np.array([worth(posterior, pair, arguments.seeds, arguments.sizes) for pair in PAIRS])
-                found[name] = logs - logs[0]
-                yield from told(name, found[name])
-        yield from told("all", np.mean(list(found.values()), 0))
 
-    def told(name, logs):
-        for column, kind in enumerate(("draw", "gradient")):
-            yield [name, kind, *[f"{ratio:.2f}" for ratio in np.exp(logs[:, column])]]
+def _both(name, logs):
+    for column, kind in enumerate(("draw", "gradient")):
+        yield [name, kind, *[f"{ratio:.2f}" for ratio in np.exp(logs[:, column])]]
 
-    show(["posterior", "by", *[f"{accept}, jitter {jitter}" for accept, jitter in PAIRS]], rows())
+
+def main(argv=None):
+    only = option("", "parts of the names of posteriors, with | between them")
+    sizes = option((8, 500, 1000), "chains, warm-up, draws")
+    arguments = read(__doc__, argv, only=only, seeds=[0, 1], sizes=sizes)
+    chosen = named(posteriors(), arguments.only)
+    headings = [f"{accept}, jitter {jitter}" for accept, jitter in PAIRS]
+    show(["posterior", "by", *headings], rows(chosen, arguments.seeds, arguments.sizes))
 
 
 if __name__ == "__main__":

@@ -12,10 +12,6 @@ counted in leapfrog steps, of which an iteration costs some beside its own: with
 second share leaves these out: it counts gradients alone.
 """
 
-from __future__ import annotations
-
-import argparse
-import json
 import math
 import warnings
 from pathlib import Path
@@ -25,7 +21,10 @@ import pyro
 import torch
 
 from benchmarks.estimates import effective_sizes
+from benchmarks.problems.published import published
 from benchmarks.speed.tuning.posteriors import posteriors
+from benchmarks.stored import kept
+from benchmarks.study import named, option, read, switch
 from benchmarks.tables import show
 from pyro_manifold.infer import OHMC
 
@@ -82,73 +81,43 @@ def of_best(curve, length):
 
 
 def curve_of(posterior, chains, warmup, draws, runs):
-    """``{length: (effective size for a draw, steps of a draw)}``, medians over runs."""
+    """``[(length, effective size for a draw, steps of a draw)]``, medians over runs."""
     tuned = [prepared(posterior, chains, warmup, seed)[0] for seed in range(runs)]
-    return {length: tuple(np.median([drawn(run, posterior, length, draws) for run in tuned], 0)) for length in LENGTHS}
-
-
-def stored(path, name, make):
-    """Result of ``make()``, from a file that has it already or gets it."""
-    known = json.loads(path.read_text()) if path is not None and path.exists() else {}
-    if name not in known:
-        known[name] = [[length, *found] for length, found in make().items()]
-        if path is not None:
-            path.write_text(json.dumps(known))
-    return {length: (size, steps) for length, size, steps in known[name]}
+    return [
+        [length, *np.median([drawn(run, posterior, length, draws) for run in tuned], 0).tolist()] for length in LENGTHS
+    ]
 
 
 def rows(arguments):
     """One for each posterior and number of chains."""
-    if arguments.published:
-        from benchmarks.problems.published import published as chosen
-    else:
-        chosen = posteriors
-    for name, posterior in chosen().items():
-        if not any(part in name for part in arguments.only.split("|")):
-            continue
-        found = stored(arguments.curves, name, lambda posterior=posterior: curve_of(posterior, *arguments.many))
+    for name, posterior in named((published if arguments.published else posteriors)(), arguments.only).items():
+        curve = kept(arguments.curves, name, lambda posterior=posterior: curve_of(posterior, *arguments.many))
+        found = {length: (size, steps) for length, size, steps in curve}
         for few in arguments.chains:
             runs = [prepared(posterior, few, arguments.warmup, seed)[0] for seed in arguments.seeds]
             fixed_cost = runs[0].tuning.length_choice.fixed_cost
             lengths = [each.tuning.trajectory_length for each in runs]
             shares = [[of_best(worths(found, cost), length) for length in lengths] for cost in (fixed_cost, 0)]
-            told = [" ".join(f"{number:.2f}" for number in numbers) for numbers in (lengths, *shares)]
-            curve = " ".join(f"{value:.2g}" for value in worths(found, fixed_cost).values())
-            yield [name, few, f"{fixed_cost:.0f}", curve, *told]
-
-
-def spread(shares):
-    """Their median and smallest, in words."""
-    return (
-        f"median {np.median(shares):.2f}, smallest {min(shares):.2f}, below 0.6 {np.mean(np.array(shares) < 0.6):.0%}"
-    )
+            cells = [" ".join(f"{number:.2f}" for number in numbers) for numbers in (lengths, *shares)]
+            worth = " ".join(f"{value:.2g}" for value in worths(found, fixed_cost).values())
+            yield [name, few, f"{fixed_cost:.0f}", worth, *cells]
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", default="", help="parts of the names of posteriors, with | between them")
-    parser.add_argument("--published", action="store_true", help="posteriors that others have published")
-    parser.add_argument("--curves", type=Path, help="a file that keeps what each length is worth")
-    parser.add_argument("--chains", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--warmup", type=int, default=500)
-    many = "chains, warm-up, draws a length, runs"
-    parser.add_argument("--many", type=int, nargs=4, default=[16, 500, 1000, 3], help=many)
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    arguments = read(
+        __doc__, argv, only=option("", "parts of the names of posteriors, with | between them"),
+        published=switch("posteriors that others have published"),
+        curves=option(None, "a file that keeps what each length is worth", type=Path), chains=[1, 4, 16],
+        seeds=[0, 1, 2], warmup=500, many=option((16, 500, 1000, 3), "chains, warm-up, draws a length, runs"),
+    )  # fmt: skip
     print("Mean lengths of the curve:", " ".join(f"{length:.2f}" for length in LENGTHS), "\n")
     heading = ["posterior", "chains", "c", "ESS for 1,000 steps at each length", "chosen", "of the best", "a gradient"]
     made = []
-
-    def remembered():
-        for row in rows(arguments):
-            made.append(row)
-            yield row
-
-    show(heading, remembered())
+    show(heading, (made.append(row) or row for row in rows(arguments)))
     for column, what in ((5, "in time"), (6, "a gradient")):
-        print(f"\nShare of the best, {what}:", spread([float(each) for row in made for each in row[column].split()]))
+        shares = np.array([float(each) for row in made for each in row[column].split()])
+        figures = f"median {np.median(shares):.2f}, smallest {shares.min():.2f}, below 0.6 {np.mean(shares < 0.6):.0%}"
+        print(f"\nShare of the best, {what}: {figures}")
 
 
 if __name__ == "__main__":

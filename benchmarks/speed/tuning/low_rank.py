@@ -8,21 +8,18 @@ Each figure is the median over seeds, R-hat the largest. Three of the posteriors
 under which warm-up takes low-rank masses; the others are `benchmarks.problems.published`.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 import time
 import warnings
 
 import numpy as np
 import pyro
-import torch
 
 from benchmarks.estimates import effective_sizes, summary
 from benchmarks.problems.correlated import correlated
 from benchmarks.problems.published import published
-from benchmarks.tables import show
+from benchmarks.study import named, option, read
+from benchmarks.tables import formatted, show
 from pyro_manifold.infer import MCMC, OHMC
 
 COLUMNS = (
@@ -54,40 +51,19 @@ def row(name, posterior, sizes, seeds):
     diagonal, default = (
         np.array([measured(posterior, full_mass, sizes, seed) for seed in seeds]) for full_mass in (False, None)
     )
-    size, _, steps, seconds, _ = np.median(diagonal, 0)
-    found, _, fewer, longer, _ = np.median(default, 0)
-    ratio = found / size
-    return ratio, [
-        name,
-        f"{int(default[:, 4].sum())} of {len(seeds)}",
-        f"{size:.0f}",
-        f"{found:.0f}",
-        f"{ratio:.2f}",
-        f"{diagonal[:, 1].max():.3f}",
-        f"{default[:, 1].max():.3f}",
-        f"{steps:.1f}",
-        f"{fewer:.1f}",
-        f"{ratio * steps / fewer:.2f}",
-        f"{seconds:.1f}",
-        f"{longer:.1f}",
-    ]
+    (size, _, steps, seconds, _), (found, _, fewer, longer, _) = np.median(diagonal, 0), np.median(default, 0)
+    ratio, rhats = found / size, [runs[:, 1].max() for runs in (diagonal, default)]
+    figures = size, found, ratio, *rhats, steps, fewer, ratio * steps / fewer, seconds, longer
+    cells = formatted(".0f .0f .2f .3f .3f .1f .1f .2f .1f .1f", *figures)
+    return ratio, [name, f"{int(default[:, 4].sum())} of {len(seeds)}", *cells]
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="parts of the names of posteriors, with | between them")
-    parser.add_argument("--sizes", type=int, nargs=3, default=[4, 500, 500], help="chains, warm-up, draws")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
+    only = option("", "parts of the names of posteriors, with | between them")
+    sizes = option((4, 500, 500), "chains, warm-up, draws")
+    arguments = read(__doc__, argv, only=only, sizes=sizes, seeds=[0, 1, 2])
     warnings.filterwarnings("ignore")
-    chosen = {
-        name: posterior
-        for name, posterior in (correlated() | published()).items()
-        if any(part in name for part in arguments.only.split("|"))
-    }
-    ratios = []
+    chosen, ratios = named(correlated() | published(), arguments.only), []
 
     def rows():
         for name, posterior in chosen.items():
@@ -96,10 +72,8 @@ def main(argv=None):
             yield cells
 
     show(COLUMNS, rows())
-    mean = math.exp(np.mean(np.log(ratios)))
-    print(
-        f"\nRatio of effective sizes, geometric mean of {len(ratios)} posteriors: {mean:.2f}, least {min(ratios):.2f}."
-    )
+    what = f"Ratio of effective sizes, geometric mean of {len(ratios)} posteriors"
+    print(f"\n{what}: {math.exp(np.mean(np.log(ratios))):.2f}, least {min(ratios):.2f}.")
 
 
 if __name__ == "__main__":

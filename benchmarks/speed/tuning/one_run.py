@@ -1,7 +1,5 @@
 """One run of OHMC on a posterior: what it cost, and what its draws are worth."""
 
-from __future__ import annotations
-
 import warnings
 
 import pyro
@@ -13,8 +11,8 @@ from pyro_manifold.infer import MCMC, OHMC
 
 
 def counted(kernel):
-    """A list that grows by an entry for each gradient of all chains that `prepare` asks for."""
-    asked, prepare, call = [], kernel.prepare, BatchedPotential.__call__
+    """A list that grows by an entry for each gradient of all chains that `run_of` evaluates."""
+    asked, prepare, call = [], kernel.run_of, BatchedPotential.__call__
 
     def count(potential, *arguments):
         asked.append(1)
@@ -27,7 +25,7 @@ def counted(kernel):
         finally:
             BatchedPotential.__call__ = call
 
-    kernel.prepare = prepared
+    kernel.run_of = prepared
     return asked
 
 
@@ -41,22 +39,19 @@ def measured(posterior, chains, warmup, draws, seed=0, **options):
     pyro.set_rng_seed(seed)
     steps = []
 
-    def tell(iteration):
+    def count(iteration):
         steps.append(int(iteration.statistics["n_steps"][0]))
 
     with stopwatch() as times, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         kernel = OHMC(posterior.model, **options)
         before = counted(kernel)
-        mcmc = MCMC(kernel, draws, warmup, num_chains=chains, disable_progbar=True, consumers=[tell])
+        mcmc = MCMC(kernel, draws, warmup, num_chains=chains, disable_progbar=True, consumers=[count])
         mcmc.run()
     values = posterior.functionals(mcmc.get_samples(group_by_chain=True))
     return {
         **summary({name: value.numpy() for name, value in values.items()}),
-        "warmup": len(before) + sum(steps[:warmup]),
-        "sampling": sum(steps[warmup:]),
-        "cpu_seconds": times["cpu_seconds"],
-        "step_size": kernel.step_size,
-        "length": kernel.trajectory_length,
+        "warmup": len(before) + sum(steps[:warmup]), "sampling": sum(steps[warmup:]),
+        "cpu_seconds": times["cpu_seconds"], "step_size": kernel.step_size, "length": kernel.trajectory_length,
         "acceptance": float(mcmc.get_extra_fields()["acceptance_rate"].mean()),
-    }
+    }  # fmt: skip

@@ -4,8 +4,6 @@ Signs and orders of columns differ from chain to chain where the model does not 
 not change with either.
 """
 
-from __future__ import annotations
-
 from functools import cache, partial
 
 import pyro
@@ -136,12 +134,7 @@ def posteriors():
         "hierarchy": Posterior(MODELS["hierarchy"](0), all_entries),
         "orientations": Posterior(MODELS["orientations"](1), all_entries),
     }
-    names = (
-        "mixture of the OHMC paper, V(2,2)",
-        "mixture of the OHMC paper, V(3,2)",
-        "Langevin V(10,3)",
-        "Langevin V(50,5)",
-    )
+    names = *(f"mixture of the OHMC paper, V({n},2)" for n in (2, 3)), "Langevin V(10,3)", "Langevin V(50,5)"
     named = {name: from_problem(PROBLEMS[name]) for name in names}
     links = network()
     return {**named, **generic, **({} if links is None else {links.name: from_problem(links)})}

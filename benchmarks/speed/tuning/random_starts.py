@@ -7,9 +7,6 @@ steps of warm-up and of a draw, chains that never moved, R-hat, ε, CPU seconds.
 shape of the daily temperatures of 35 Canadian stations, 365×1; the attributes are scikit-learn's breast cancer data.
 """
 
-from __future__ import annotations
-
-import argparse
 import warnings
 from functools import partial
 
@@ -18,7 +15,7 @@ import torch
 from pyro.ops.stats import split_gelman_rubin
 
 from benchmarks.problems.components import attributes, principal_components, weather
-from benchmarks.tables import show
+from benchmarks.study import Study
 from benchmarks.timing import stopwatch
 from problems.models import MODELS
 from problems.targets import NoisyMatrix
@@ -36,12 +33,9 @@ PROBLEMS = {
 }
 
 
-COLUMNS = (
-    "last arrival", "steps of warm-up", "steps a draw", "stuck chains", "R-hat of the log density", "ε", "CPU seconds",
-)  # fmt: skip
-
-
-def measured(model, chains, warmup, draws, seed):
+def measured(problem, _, seed, __):
+    make, chains, warmup, draws = problem
+    model = make()
     pyro.set_rng_seed(seed)
     told = []
 
@@ -59,33 +53,22 @@ def measured(model, chains, warmup, draws, seed):
     outside = densities < typical.amin() - typical.std(0).median()
     last = outside.nonzero()[:, 0].max() + 1 if outside.any() else 0
     stuck = stuck_chains(mcmc.get_samples(group_by_chain=True), mcmc.get_extra_fields(group_by_chain=True))
-    return [
-        int(last),
-        int(steps[:warmup].sum()),
-        f"{float(steps[warmup:].double().mean()):.1f}",
-        len(stuck),
-        f"{float(split_gelman_rubin(densities[warmup:].T)):.3f}",
-        f"{mcmc.kernel.step_size:.3g}",
-        f"{times['cpu_seconds']:.1f}",
-    ]
+    return {
+        "last": int(last), "warmup": int(steps[:warmup].sum()), "steps": float(steps[warmup:].double().mean()),
+        "stuck": len(stuck), "rhat": float(split_gelman_rubin(densities[warmup:].T)),
+        "step_size": float(mcmc.kernel.step_size), "cpu_seconds": times["cpu_seconds"],
+    }  # fmt: skip
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="part of the names of problems")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
-
-    settings = [(name, seed) for name in PROBLEMS if arguments.only in name for seed in arguments.seeds]
-
-    def rows():
-        for name, seed in settings:
-            make, *sizes = PROBLEMS[name]
-            yield [name, seed, *measured(make(), *sizes, seed)]
-
-    show(["problem", "seed", *COLUMNS], rows())
+STUDY = Study(
+    __doc__, ("problem", "seed"), {
+        "last arrival": ("last", ".0f"), "steps of warm-up": ("warmup", ".0f"), "steps a draw": ("steps", ".1f"),
+        "stuck chains": ("stuck", ".0f"), "R-hat of the log density": ("rhat", ".3f"), "ε": ("step_size", ".3g"),
+        "CPU seconds": ("cpu_seconds", ".1f"),
+    },
+    problems=PROBLEMS, run=measured, by_seed=True,
+)  # fmt: skip
+main = STUDY.main
 
 
 if __name__ == "__main__":

@@ -7,55 +7,35 @@ A gradient is one of every chain. Effective sizes are of the worst and the media
 `benchmarks.speed.tuning.posteriors` names; for a thousand gradients those of the draws alone count.
 """
 
-from __future__ import annotations
-
-import argparse
-
-import torch
-
 from benchmarks.speed.tuning.one_run import measured
 from benchmarks.speed.tuning.posteriors import posteriors
-from benchmarks.tables import show
+from benchmarks.study import Study, option, switch
 
-COLUMNS = (
-    "posterior", "seed", "gradients of warm-up", "of sampling", "warm-up's share", "steps a draw", "length", "ε",
-    "R-hat", "ESS, worst", "median", "worst for 1,000 gradients", "CPU seconds",
+
+def run(posterior, _, seed, arguments):
+    """Figures of `measured`, and those by draw and by gradient."""
+    (chains, _, draws), options = arguments.sizes, {"column_masses": False} if arguments.one_mass else {}
+    found = measured(posterior, *arguments.sizes, seed, **options)
+    gradients = found["sampling"]
+    return found | {
+        "share": found["warmup"] / (found["warmup"] + gradients),
+        "steps": gradients / draws,
+        "worth": 1000 * found["ess_min"] / (gradients * chains),
+    }
+
+
+STUDY = Study(
+    __doc__, ("posterior", "seed"), {
+        "gradients of warm-up": ("warmup", ".0f"), "of sampling": ("sampling", ".0f"),
+        "warm-up's share": ("share", ".2f"), "steps a draw": ("steps", ".1f"), "length": ("length", ".2f"),
+        "ε": ("step_size", ".2g"), "R-hat": ("rhat", ".3f"), "ESS, worst": ("ess_min", ".0f"),
+        "median": ("ess_median", ".0f"), "worst for 1,000 gradients": ("worth", ".1f"),
+        "CPU seconds": ("cpu_seconds", ".1f"),
+    },
+    problems=lambda _: posteriors(), run=run, by_seed=True,
+    options={"sizes": option((4, 500, 500), "chains, warm-up, draws"), "one_mass": switch("instead of one a column")},
 )  # fmt: skip
-
-
-def row(name, posterior, sizes, seed, options):
-    found = measured(posterior, *sizes, seed, **options)
-    chains, _, draws = sizes
-    return [
-        name,
-        seed,
-        found["warmup"],
-        found["sampling"],
-        f"{found['warmup'] / (found['warmup'] + found['sampling']):.2f}",
-        f"{found['sampling'] / draws:.1f}",
-        f"{found['length']:.2f}",
-        f"{found['step_size']:.2g}",
-        f"{found['rhat']:.3f}",
-        f"{found['ess_min']:.0f}",
-        f"{found['ess_median']:.0f}",
-        f"{1000 * found['ess_min'] / (found['sampling'] * chains):.1f}",
-        f"{found['cpu_seconds']:.1f}",
-    ]
-
-
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="parts of the names of posteriors, with | between them")
-    parser.add_argument("--sizes", type=int, nargs=3, default=[4, 500, 500], help="chains, warm-up, draws")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--one-mass", action="store_true", help="instead of a mass for each column")
-    arguments = parser.parse_args(argv)
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)
-    options = {"column_masses": False} if arguments.one_mass else {}
-    chosen = {k: v for k, v in posteriors().items() if any(part in k for part in arguments.only.split("|"))}
-    rows = ((name, seed) for name in chosen for seed in arguments.seeds)
-    show(COLUMNS, (row(name, chosen[name], arguments.sizes, seed, options) for name, seed in rows))
+main = STUDY.main
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from benchmarks.speed.published import (
     pooled,
     run_key,
     shares,
-    spread,
 )
 
 
@@ -62,12 +61,6 @@ def test_the_package_whose_means_differ_is_seen():
     distance, what = largest_distance(OURS, best)
     assert distance == pytest.approx(3 / (0.3 * 2**0.5))
     assert what == "a, NumPyro"
-
-
-def test_medians_come_with_their_range():
-    assert spread([3.0, 1.0, 2.0], ".1f") == "2.0 (1.0 to 3.0)"
-    assert spread([3.0], ".1f") == "3.0"
-    assert spread([], ".1f") == "–"
 
 
 def test_the_overview_counts_models_on_which_we_are_faster():

@@ -3,8 +3,6 @@
 Orthonormal matrices are polar factors of Gaussian ones for packages that sample no manifold.
 """
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -16,22 +14,15 @@ from pyro.poutine.util import site_is_subsample
 from benchmarks.problems.posterior import Posterior
 from benchmarks.problems.published import published
 
-NAMES = (
-    "eight schools, centred",
-    "eight schools, non-centred",
-    "rats",
-    "seeds",
-    "radon",
-    "logistic regression of breast cancer",
-    "horseshoe",
-    "Gaussian process",
-    "latent AR(1) of counts",
-    "stochastic volatility",
-    "item response, two parameters",
-    "mixture of two normals",
-    "exercises, rank 1",
-    "Florentine marriages",
-)
+NAMES = {
+    "eight schools, centred": "eight_schools_centred", "eight schools, non-centred": "eight_schools_non_centred",
+    "rats": "rats", "seeds": "seeds", "radon": "radon", "logistic regression of breast cancer": "logistic",
+    "horseshoe": "horseshoe", "Gaussian process": "gaussian_process",
+    "latent AR(1) of counts": "latent_autoregression", "stochastic volatility": "stochastic_volatility",
+    "item response, two parameters": "two_parameters", "mixture of two normals": "mixture",
+    "exercises, rank 1": "reduced_rank_of_exercises", "Florentine marriages": "marriages",
+}  # fmt: skip
+"""Models, and the functions that have them in NumPyro and PyMC."""
 BATCH = 1000  # draws whose densities are evaluated at once
 
 
@@ -52,17 +43,17 @@ class Published(NamedTuple):
 
     @property
     def numpyro_model(self):
-        from benchmarks.problems.published.peers.in_numpyro import MODELS
+        from benchmarks.problems.published.peers import in_numpyro
 
-        return MODELS[self.name]
+        return getattr(in_numpyro, NAMES[self.name])
 
     def pymc_model(self):
         import pymc
 
-        from benchmarks.problems.published.peers.in_pymc import MODELS
+        from benchmarks.problems.published.peers import in_pymc
 
         with pymc.Model() as model:
-            MODELS[self.name]()
+            getattr(in_pymc, NAMES[self.name])()
         return model
 
     def values(self, draws):

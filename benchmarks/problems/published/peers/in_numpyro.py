@@ -1,7 +1,5 @@
 """Published models as a user of NumPyro writes them, with the sites, priors and data of the Pyro models."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpyro
@@ -172,21 +170,3 @@ def marriages():
     level = numpyro.sample("level", dist.Normal(0.0, 10.0))
     logits = level + ((U * values) @ U.T)[pairs[0], pairs[1]]
     numpyro.sample("links", dist.Bernoulli(logits=logits).to_event(1), obs=y)
-
-
-MODELS = {
-    "eight schools, centred": eight_schools_centred,
-    "eight schools, non-centred": eight_schools_non_centred,
-    "rats": rats,
-    "seeds": seeds,
-    "radon": radon,
-    "logistic regression of breast cancer": logistic,
-    "horseshoe": horseshoe,
-    "Gaussian process": gaussian_process,
-    "latent AR(1) of counts": latent_autoregression,
-    "stochastic volatility": stochastic_volatility,
-    "item response, two parameters": two_parameters,
-    "mixture of two normals": mixture,
-    "exercises, rank 1": reduced_rank_of_exercises,
-    "Florentine marriages": marriages,
-}

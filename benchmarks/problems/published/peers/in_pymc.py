@@ -3,8 +3,6 @@
 Each function is called inside ``with pymc.Model():``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pymc
 import pytensor.tensor as pt
@@ -159,21 +157,3 @@ def marriages():
     level = pymc.Normal("level", 0.0, 10.0)
     logits = level + ((U * values) @ U.T)[pairs[0], pairs[1]]
     pymc.Bernoulli("links", logit_p=logits, observed=y.astype(int))
-
-
-MODELS = {
-    "eight schools, centred": eight_schools_centred,
-    "eight schools, non-centred": eight_schools_non_centred,
-    "rats": rats,
-    "seeds": seeds,
-    "radon": radon,
-    "logistic regression of breast cancer": logistic,
-    "horseshoe": horseshoe,
-    "Gaussian process": gaussian_process,
-    "latent AR(1) of counts": latent_autoregression,
-    "stochastic volatility": stochastic_volatility,
-    "item response, two parameters": two_parameters,
-    "mixture of two normals": mixture,
-    "exercises, rank 1": reduced_rank_of_exercises,
-    "Florentine marriages": marriages,
-}
