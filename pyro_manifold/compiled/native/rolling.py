@@ -7,6 +7,7 @@ table, and so are indices; constants are in a table. The statements, and their o
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -36,11 +37,11 @@ class _Statement(NamedTuple):
 
 
 class _Roll(NamedTuple):
-    """Statements first, first + 1, … of which each ``period`` repeat ``count`` times."""
+    """Statements first, first + 1, … of which each ``period`` repeat ``repeats`` times."""
 
     first: int
     period: int
-    count: int
+    repeats: int
 
 
 def rolled(lines: Sequence[str]) -> list[str]:
@@ -60,7 +61,7 @@ def rolled(lines: Sequence[str]) -> list[str]:
         return list(lines)
     parts = _parts(parsed, rolls, sizes)
     loops = {places[roll.first]: _loop(parsed, roll, parts, sizes) for roll in rolls}
-    inside = {places[k] for roll in rolls for k in range(roll.first, roll.first + roll.period * roll.count)}
+    inside = {places[k] for roll in rolls for k in range(roll.first, roll.first + roll.period * roll.repeats)}
     result = [f"LARGE_ARRAY({ALL}, {sum(sizes[name] for name in parts)});"]
     kept = [loops.get(k, line) for k, line in enumerate(lines) if k in loops or k not in inside]
     kept = [line for line in kept if not ((found := _DECLARATION.fullmatch(line)) and found[1] in parts)]
@@ -105,7 +106,7 @@ def _rolls(statements: Sequence[_Statement], sizes: dict[str, int]) -> Iterator[
         best = _longest(ids, following, k)
         if best is not None and _varies_as_it_may(statements, best, sizes):
             yield best
-            k += best.period * best.count
+            k += best.period * best.repeats
         else:
             k += 1
 
@@ -121,7 +122,7 @@ def _longest(ids: Sequence[int], following: Sequence[int | None], first: int) ->
             end += 1
         count = (end - first) // period
         long_enough = count >= _FEWEST_REPEATS and count * period >= _FEWEST_IN_A_LOOP
-        if long_enough and (best is None or count * period > best.count * best.period):
+        if long_enough and (best is None or count * period > best.repeats * best.period):
             best = _Roll(first, period, count)
         again = following[again]
     return best
@@ -129,7 +130,7 @@ def _longest(ids: Sequence[int], following: Sequence[int | None], first: int) ->
 
 def _values(statements: Sequence[_Statement], roll: _Roll, place: int, slot: int) -> list[str]:
     """Return what is in a slot of a statement of the body, in each repeat."""
-    return [statements[roll.first + place + roll.period * t].slots[slot] for t in range(roll.count)]
+    return [statements[roll.first + place + roll.period * t].slots[slot] for t in range(roll.repeats)]
 
 
 def _slots(statements: Sequence[_Statement], roll: _Roll) -> Iterator[tuple[int, int, str, list[str]]]:
@@ -172,9 +173,10 @@ def _loop(statements: Sequence[_Statement], roll: _Roll, parts: dict[str, int], 
     body = []
     for place in range(roll.period):
         statement = statements[roll.first + place]
-        slots = iter([changed.get((place, k), value) for k, value in enumerate(statement.slots)])
-        body.append(re.sub(r"[FAI]\?", lambda _, slots=slots: next(slots), statement.text))
-    return f"{{ {' '.join(tables)} for (int t = 0; t < {roll.count}; t++) {{ {' '.join(body)} }} }}"
+        parts_of_text = re.split(r"[FAI]\?", statement.text)
+        slots = [changed.get((place, k), value) for k, value in enumerate(statement.slots)]
+        body.append("".join(itertools.chain(*zip(parts_of_text, [*slots, ""], strict=True))))
+    return f"{{ {' '.join(tables)} for (int t = 0; t < {roll.repeats}; t++) {{ {' '.join(body)} }} }}"
 
 
 def _affine(numbers: Sequence[int]) -> str | None:
