@@ -1,4 +1,4 @@
-"""What `MCMC(..., tempering=...)` accepts: True, or a plug-in that prepares a run of chains at several temperatures."""
+"""Plug-ins of `MCMC(..., tempering=...)`, which prepare a run of chains at several temperatures."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _WITHOUT = {"native": "PYRO_MANIFOLD_NATIVE=0 in the environment", "compiled": "
 
 
 class Checked(Protocol):
-    """What the comparisons use of a `Run`."""
+    """Protocol of a `Run` for its comparisons."""
 
     problem: Problem
     state: Any

@@ -18,7 +18,7 @@ from pyro_manifold.infer.mcmc.transitions import Blocks, Problem
 
 
 class HasChains(Protocol):
-    """What the checks use of a `Run`."""
+    """Protocol of a `Run` for these checks."""
 
     problem: Problem
     state: Any

@@ -87,7 +87,7 @@ class CompiledCode:
 
 
 class Observer:
-    """What a kernel adds to the reports of its runs; by default nothing."""
+    """Additions of a kernel to the reports of its runs; by default none."""
 
     def diagnostics_entries(self) -> dict[str, Any]:
         """Return entries for `MCMC.diagnostics`."""
