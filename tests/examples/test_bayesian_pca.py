@@ -41,6 +41,7 @@ def names():
     return bayesian_pca.load()[1]
 
 
+@pytest.mark.long
 def test_every_printed_row_has_converged(run):
     printed = run[2]
     rows = re.findall(r"^ *(\S+)(?: +-?[\d.]+){5} +(\d+) +(\d+) +([\d.]+)$", printed, re.MULTILINE)

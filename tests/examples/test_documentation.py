@@ -20,10 +20,7 @@ matplotlib.use("Agg")
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if BLOCK.search(page.read_text())]
-SHORT = (
-    *("docs/start.md", "docs/index.md", "docs/how_to/extending.md"),
-    *("docs/how_to/priors.md", "docs/how_to/several_processes.md"),
-)
+SHORT = ("docs/index.md", "docs/how_to/priors.md", "docs/how_to/several_processes.md")
 """Pages that `make test` runs; `make test-all` runs all."""
 CHECKOUT = "a checkout of the repository"
 OF_PACKAGES = {

@@ -27,6 +27,7 @@ class Particles:
         return {"vectors": vectors, "values": torch.randn(count, 3), "intercept": torch.zeros(count)}
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of runs that are too short for what they say
 def test_every_seed_has_a_row(monkeypatch, capsys):
     links = np.triu(np.random.default_rng(0).random((NODES, NODES)) < 0.3, 1).astype(float)

@@ -51,7 +51,8 @@ def made_up(*_):
     return [problems.Split(x[k], y[k], x[1 - k], y[1 - k]) for k in range(2)]
 
 
-@pytest.mark.parametrize(("problem", "fits"), [("ionosphere", 2), pytest.param("leukemia", 3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("problem", "fits"), [("ionosphere", 2), ("leukemia", 3)])
 def test_classifications_are_compared(problem, fits, small, monkeypatch, capsys):
     monkeypatch.setattr(compare, "data_of", lambda name, *_: made_up() if name == "ionosphere" else made_up()[0])
     seeds = ["--seeds", "3"] if problem == "leukemia" else []

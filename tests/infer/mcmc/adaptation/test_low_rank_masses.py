@@ -186,6 +186,7 @@ def directions_of(kernel, sites=SITES):
     return found[1:] if found.dim() == 2 else None
 
 
+@pytest.mark.long
 def test_a_common_shift_is_followed():
     kernel = low_rank(hidden_direction)
     draws = drawn(kernel).get_samples(group_by_chain=True)
@@ -296,8 +297,10 @@ def test_native_code_agrees_with_eager_steps(dtype):
 
 @pytest.mark.parametrize(
     "direction",
-    [lambda: dist.ProjectedNormal(torch.eye(3)[0]), lambda: StiefelUniform(3, 2)],
-    ids=["sphere", "Stiefel"],
+    [
+        pytest.param(lambda: dist.ProjectedNormal(torch.eye(3)[0]), id="sphere", marks=pytest.mark.long),
+        pytest.param(lambda: StiefelUniform(3, 2), id="Stiefel"),
+    ],
 )
 def test_other_sites_have_directions_in_a_model_with_a_manifold(direction):
     def model():
