@@ -44,33 +44,40 @@ class _Roll(NamedTuple):
     repeats: int
 
 
+class _Slot(NamedTuple):
+    """A slot of a statement of the body whose values differ: its kind, and what is in it in each repeat."""
+
+    place: int
+    number: int
+    kind: str
+    values: list[str]
+
+
 def rolled(lines: Sequence[str]) -> list[str]:
     """Return statements and declarations in C with repeats in loops.
 
     Args:
         lines: statements and declarations, whose arrays have the names given by `Writer`.
     """
-    sizes = {found[1]: int(found[2]) for line in lines if (found := _DECLARATION.fullmatch(line))}
-    statements = [None if _DECLARATION.fullmatch(line) else _parsed(line) for line in lines]
-    places = [k for k, each in enumerate(statements) if each is not None]  # lines that are statements
-    parsed: list[_Statement] = [each for each in statements if each is not None]
-    if len(parsed) < FEWEST_STATEMENTS:
+    declared = {k: found for k, line in enumerate(lines) if (found := _DECLARATION.fullmatch(line))}
+    places = [k for k in range(len(lines)) if k not in declared]  # lines that are statements
+    if len(places) < FEWEST_STATEMENTS:
         return list(lines)
-    rolls = list(_rolls(parsed, sizes))
+    sizes = {found[1]: int(found[2]) for found in declared.values()}
+    statements = [_parsed(lines[k]) for k in places]
+    rolls = list(_rolls(statements, sizes))
     if not rolls:
         return list(lines)
-    parts = _parts(parsed, rolls, sizes)
-    loops = {places[roll.first]: _loop(parsed, roll, parts, sizes) for roll in rolls}
-    inside = {places[k] for roll in rolls for k in range(roll.first, roll.first + roll.period * roll.repeats)}
-    result = [f"LARGE_ARRAY({ALL}, {sum(sizes[name] for name in parts)});"]
-    kept = [loops.get(k, line) for k, line in enumerate(lines) if k in loops or k not in inside]
-    kept = [line for line in kept if not ((found := _DECLARATION.fullmatch(line)) and found[1] in parts)]
+    parts = _parts([slot for _, slots in rolls for slot in slots], sizes)
+    loops = {places[roll.first]: _loop(statements, roll, slots, parts, sizes) for roll, slots in rolls}
+    inside = {places[k] for roll, _ in rolls for k in range(roll.first, roll.first + roll.period * roll.repeats)}
+    kept = [loops.get(k, lines[k]) for k in places if k in loops or k not in inside]
+    # Declarations between repeats come before the loop, which is where the first of its statements was.
+    others = [lines[k] for k, found in declared.items() if found[1] not in parts]
     used = set(re.findall(r"\ba\d+\b", " ".join(kept)))
     named = {name: first for name, first in parts.items() if name in used}
-    result += [f"Vectors {name} = PART({ALL}, {first}, {sizes[name]});" for name, first in named.items()]
-    # Declarations between repeats come before the loop, which is where the first of its statements was.
-    hoisted = [line for line in kept if _DECLARATION.fullmatch(line)]
-    return [*result, *hoisted, *(line for line in kept if not _DECLARATION.fullmatch(line))]
+    views = [f"Vectors {name} = PART({ALL}, {first}, {sizes[name]});" for name, first in named.items()]
+    return [f"LARGE_ARRAY({ALL}, {sum(sizes[name] for name in parts)});", *views, *others, *kept]
 
 
 def _parsed(line: str) -> _Statement:
@@ -92,8 +99,8 @@ def _is_whole(statement: _Statement) -> bool:
     return statement.text.count("{") == statement.text.count("}") and not statement.text.startswith("for (int64_t")
 
 
-def _rolls(statements: Sequence[_Statement], sizes: dict[str, int]) -> Iterator[_Roll]:
-    """Yield loops that do not overlap, each the longest that begins where it does."""
+def _rolls(statements: Sequence[_Statement], sizes: dict[str, int]) -> Iterator[tuple[_Roll, list[_Slot]]]:
+    """Yield loops that do not overlap, each the longest that begins where it does, with the slots that differ."""
     numbers: dict[str, int] = {}
     ids = [numbers.setdefault(s.text, len(numbers)) if _is_whole(s) else -1 - k for k, s in enumerate(statements)]
     following: list[int | None] = [None] * len(ids)  # the next statement of the same text
@@ -104,8 +111,9 @@ def _rolls(statements: Sequence[_Statement], sizes: dict[str, int]) -> Iterator[
     k = 0
     while k < len(ids):
         best = _longest(ids, following, k)
-        if best is not None and _varies_as_it_may(statements, best, sizes):
-            yield best
+        slots = [] if best is None else list(_differing(statements, best))
+        if best is not None and all(_may_differ(slot, sizes) for slot in slots):
+            yield best, slots
             k += best.period * best.repeats
         else:
             k += 1
@@ -128,31 +136,23 @@ def _longest(ids: Sequence[int], following: Sequence[int | None], first: int) ->
     return best
 
 
-def _values(statements: Sequence[_Statement], roll: _Roll, place: int, slot: int) -> list[str]:
-    """Return what is in a slot of a statement of the body, in each repeat."""
-    return [statements[roll.first + place + roll.period * t].slots[slot] for t in range(roll.repeats)]
-
-
-def _slots(statements: Sequence[_Statement], roll: _Roll) -> Iterator[tuple[int, int, str, list[str]]]:
-    """Yield place in the body, slot, kind and values of the slots whose values differ."""
+def _differing(statements: Sequence[_Statement], roll: _Roll) -> Iterator[_Slot]:
     for place in range(roll.period):
-        for slot, kind in enumerate(statements[roll.first + place].kinds):
-            values = _values(statements, roll, place, slot)
+        repeats = [statements[roll.first + place + roll.period * t].slots for t in range(roll.repeats)]
+        for number, kind in enumerate(statements[roll.first + place].kinds):
+            values = [slots[number] for slots in repeats]
             if len(set(values)) > 1:
-                yield place, slot, kind, values
+                yield _Slot(place, number, kind, values)
 
 
-def _varies_as_it_may(statements: Sequence[_Statement], roll: _Roll, sizes: dict[str, int]) -> bool:
-    """Return whether arrays that differ are arrays of vectors, of one size in each slot."""
-    return all(
-        kind != "A" or (len({sizes.get(name) for name in values}) == 1 and values[0] in sizes)
-        for _, _, kind, values in _slots(statements, roll)
-    )
+def _may_differ(slot: _Slot, sizes: dict[str, int]) -> bool:
+    """Return whether a slot has numbers, or arrays of vectors of one size."""
+    return slot.kind != "A" or (len({sizes.get(name) for name in slot.values}) == 1 and slot.values[0] in sizes)
 
 
-def _parts(statements: Sequence[_Statement], rolls: Sequence[_Roll], sizes: dict[str, int]) -> dict[str, int]:
+def _parts(slots: Sequence[_Slot], sizes: dict[str, int]) -> dict[str, int]:
     """Return the first vector of each array that is a part of the common one, in the order of declarations."""
-    names = {name for roll in rolls for *_, kind, values in _slots(statements, roll) if kind == "A" for name in values}
+    names = {name for slot in slots if slot.kind == "A" for name in slot.values}
     first, found = 0, {}
     for name, size in sizes.items():
         if name in names:
@@ -160,22 +160,24 @@ def _parts(statements: Sequence[_Statement], rolls: Sequence[_Roll], sizes: dict
     return found
 
 
-def _loop(statements: Sequence[_Statement], roll: _Roll, parts: dict[str, int], sizes: dict[str, int]) -> str:
+def _loop(
+    statements: Sequence[_Statement], roll: _Roll, slots: Sequence[_Slot], parts: dict[str, int], sizes: dict[str, int]
+) -> str:
     tables: list[str] = []
     changed: dict[tuple[int, int], str] = {}
-    for place, slot, kind, values in _slots(statements, roll):
+    for place, number, kind, values in slots:
         if kind == "F":
-            changed[place, slot] = _in_table(tables, "T", values)
+            changed[place, number] = _in_table(tables, "T", values)
             continue
-        numbers = [parts[value] if kind == "A" else int(value) for value in values]
-        at = _affine(numbers) or _in_table(tables, "int", [str(number) for number in numbers])
-        changed[place, slot] = f"PART({ALL}, {at}, {sizes[values[0]]})" if kind == "A" else f"({at})"
+        indices = [parts[value] if kind == "A" else int(value) for value in values]
+        at = _affine(indices) or _in_table(tables, "int", [str(index) for index in indices])
+        changed[place, number] = f"PART({ALL}, {at}, {sizes[values[0]]})" if kind == "A" else f"({at})"
     body = []
     for place in range(roll.period):
         statement = statements[roll.first + place]
-        parts_of_text = re.split(r"[FAI]\?", statement.text)
-        slots = [changed.get((place, k), value) for k, value in enumerate(statement.slots)]
-        body.append("".join(itertools.chain(*zip(parts_of_text, [*slots, ""], strict=True))))
+        between = re.split(r"[FAI]\?", statement.text)
+        filled = [changed.get((place, k), value) for k, value in enumerate(statement.slots)]
+        body.append("".join(itertools.chain(*zip(between, [*filled, ""], strict=True))))
     return f"{{ {' '.join(tables)} for (int t = 0; t < {roll.repeats}; t++) {{ {' '.join(body)} }} }}"
 
 
