@@ -60,6 +60,17 @@ class Subsample(Messenger):
             msg["fn"] = _Subsample(msg["fn"].size, None)  # Pyro's MCMC raises an error for a plate that draws indices
 
 
+class PlatesUntraced(Messenger):
+    """Handler by which traces have no indices of plates, whose log density of zero would give all others its dtype.
+
+    It has torch's default dtype, so that a model in float32 would be sampled in float64 where that is the default.
+    """
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if poutine.util.site_is_subsample(msg):
+            msg["infer"] = {**msg["infer"], "_do_not_trace": True, "is_auxiliary": True}
+
+
 def on_all_data(potential_fn: PotentialFunction) -> Minibatch:
     """Return a density whose one batch is ``{}``, all data."""
     return Minibatch(partial(_on_all_data, potential_fn), {})

@@ -38,6 +38,7 @@ from pyro_manifold.density.given_values import check_names, check_shape
 from pyro_manifold.density.minibatch import (
     Minibatch,
     MinibatchOf,
+    PlatesUntraced,
     Subsample,
     check_subsampled,
     drawn_plates,
@@ -193,7 +194,7 @@ def target_from_model(
     def prepare(site_transforms: Mapping[str, Transform] | None) -> Any:
         pyros = partial(
             initialize_model,
-            program,
+            PlatesUntraced()(program),
             transforms=site_transforms,
             max_plate_nesting=max_plate_nesting,
             init_strategy=init_strategy,

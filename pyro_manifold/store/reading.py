@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pyro_manifold.store.archive import Archive, Array, DamagedError, numbered_path
@@ -131,12 +132,18 @@ class StoredTensors(Mapping[str, Tensor]):
         group: sites or statistics.
         draws: only the first so many draws; None for all that every shard has.
         last: only the last so many of these.
+        device: where tensors are put.
     """
 
     def __init__(
-        self, runs: Sequence[StoredRun], group: str, draws: int | None = None, last: int | None = None
+        self,
+        runs: Sequence[StoredRun],
+        group: str,
+        draws: int | None = None,
+        last: int | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
-        self._runs, self._group = runs, group
+        self._runs, self._group, self._device = runs, group, device
         there = min(run.draws for run in runs)
         self._stop = there if draws is None else min(draws, there)
         self._start = 0 if last is None else max(0, self._stop - last)
@@ -145,7 +152,7 @@ class StoredTensors(Mapping[str, Tensor]):
         if name not in self._runs[0].names(self._group):
             raise KeyError(name)
         parts = [run.read(self._group, name, self._start, self._stop) for run in self._runs]
-        return tensor_of(parts[0] if len(parts) == 1 else np.concatenate(parts))
+        return tensor_of(parts[0] if len(parts) == 1 else np.concatenate(parts)).to(self._device)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._runs[0].names(self._group))

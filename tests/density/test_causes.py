@@ -119,6 +119,18 @@ def test_where_torch_promotes_a_run_is_in_float64(kernel):
     assert_mean(draws, float(y.sum()) / 5)
 
 
+def test_a_plate_does_not_make_a_run_wider_than_its_sites():
+    """Pyro gives the indices of a plate a log density of zero in the default dtype, here float64."""
+
+    def model(y):
+        mean = pyro.sample("mean", dist.Normal(torch.zeros((), dtype=SINGLE), 1.0))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    draws = run(model, torch.tensor([1.0, 2.0], dtype=SINGLE), num_samples=5, warmup_steps=5).get_samples()["mean"]
+    assert draws.dtype == SINGLE
+
+
 def test_a_matrix_in_float32_and_data_in_float64():
     y = StiefelUniform(3, 2, dtype=DOUBLE).sample((4,))
 

@@ -125,7 +125,10 @@ class _Plain(pickle.Unpickler):
 
 
 class Moved(Dataset):
-    """Batches of images, each moved and mirrored at random; asked for by a list of their numbers."""
+    """Batches of images, each moved and mirrored at random, on their device; asked for by a list of their numbers.
+
+    Random numbers are drawn on the CPU, so that they are the same for each device.
+    """
 
     def __init__(self, images, labels):
         self.images, self.labels = images, labels
@@ -134,14 +137,15 @@ class Moved(Dataset):
         return len(self.images)
 
     def __getitem__(self, rows):
-        images, (height, width) = self.images[rows], self.images.shape[-2:]
-        padded = functional.pad(images, [MARGIN] * 4)
-        down, right = torch.randint(2 * MARGIN + 1, (2, len(images), 1))
+        rows, (height, width) = torch.tensor(rows), self.images.shape[-2:]
+        down, right = torch.randint(2 * MARGIN + 1, (2, len(rows), 1))
         column = right + torch.arange(width)
-        column = torch.where(torch.rand(len(images), 1) < 0.5, column, column.flip(-1))
-        case = torch.arange(len(images))[:, None, None]
+        column = torch.where(torch.rand(len(rows), 1) < 0.5, column, column.flip(-1))
         row = (down + torch.arange(height))[:, :, None]
-        moved = padded.permute(0, 2, 3, 1)[case, row, column[:, None, :]]
+        rows, row, column = (numbers.to(self.images.device) for numbers in (rows, row, column[:, None, :]))
+        padded = functional.pad(self.images[rows], [MARGIN] * 4)
+        case = torch.arange(len(rows), device=rows.device)[:, None, None]
+        moved = padded.permute(0, 2, 3, 1)[case, row, column]
         return moved.permute(0, 3, 1, 2).contiguous(), self.labels[rows]
 
 
@@ -199,7 +203,7 @@ def run(
     """``(after descent, last, mean of singles, ensemble, CPU seconds)``; epochs of descent, steps of all else."""
     pyro.set_rng_seed(seed)
     net = network(kind, thinner).to(device)
-    batches = loader(train, batch)
+    batches = loader([part.to(device) for part in train], batch)
     epoch = len(batches)
     steps, first, folder = round(descent * epoch), math.sqrt(rate / len(train[0])), Path(folder) / f"{kind}-{seed}"
 

@@ -371,14 +371,14 @@ class OnDisk:
     def samples(self, draws: int, last: int | None = None) -> Mapping[str, Tensor]:
         if self._is_gone:
             return {} if self._buffers is None else self._buffers.filled(draws)
-        return StoredTensors([self._reader()], SITES, draws, last)
+        return StoredTensors([self._reader()], SITES, draws, last, self._run.random.device)
 
     def statistics(
         self, draws: int, last: int | None = None, names: Collection[str] | None = None
     ) -> Mapping[str, Tensor]:
         if self._is_gone:
             return {name: x[:, :draws] for name, x in self._recorder.record.statistics(names).items()}
-        return StoredTensors([self._reader()], STATISTICS, draws, last)
+        return StoredTensors([self._reader()], STATISTICS, draws, last, self._run.random.device)
 
     def _reader(self) -> StoredRun:
         if self._stored is None:
