@@ -96,7 +96,7 @@ def environment(threads, caches):
 
 
 def main(problems, name, setting, path):
-    confine(int(os.environ["OMP_NUM_THREADS"]))
+    confine(int(os.environ.get("OMP_NUM_THREADS", "1")))
     values, figures = measure(pkgutil.resolve_name(problems)[name], Setting(*json.loads(setting)))
     np.savez(path, **values)
     print(json.dumps(figures))

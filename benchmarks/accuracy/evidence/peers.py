@@ -132,6 +132,6 @@ def main(particles, runs, names):
 
 
 if __name__ == "__main__":
-    confine(int(os.environ["OMP_NUM_THREADS"]))
+    confine(int(os.environ.get("OMP_NUM_THREADS", "1")))
     name, way, particles, runs = sys.argv[1:]
     print(json.dumps(measured(name, way, int(particles), int(runs))))
