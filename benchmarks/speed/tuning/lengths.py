@@ -46,7 +46,7 @@ def prepared(posterior, chains, warmup, seed):
 
 def drawn(run, posterior, length, draws):
     """The smallest bulk or tail effective size for a draw of a chain, and the leapfrog steps of a draw, at a length."""
-    run.tuning._lengths.mean = length
+    run.tuning.lengths.distribution.mean = length
     steps, kept = 0, []
     for _ in range(draws):
         run.advance()
@@ -95,7 +95,7 @@ def rows(arguments):
         found = {length: (size, steps) for length, size, steps in curve}
         for few in arguments.chains:
             runs = [prepared(posterior, few, arguments.warmup, seed)[0] for seed in arguments.seeds]
-            fixed_cost = runs[0].tuning.length_choice.fixed_cost
+            fixed_cost = runs[0].tuning.lengths.choice.fixed_cost
             lengths = [each.tuning.trajectory_length for each in runs]
             shares = [[of_best(worths(found, cost), length) for length in lengths] for cost in (fixed_cost, 0)]
             cells = [" ".join(f"{number:.2f}" for number in numbers) for numbers in (lengths, *shares)]

@@ -23,12 +23,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.density import Batches
+from pyro_manifold.infer.mcmc.adaptation import Adapter, WarmUpIteration
 from pyro_manifold.infer.mcmc.mechanics import Metrics
 from pyro_manifold.infer.mcmc.sgmcmc import (
-    BatchAdaptation,
+    IterationSettings,
     Schedule,
-    SiteMasses,
     StochasticState,
     StochasticSteps,
     value_at,
@@ -137,45 +136,34 @@ class Guarded(NamedTuple):
     best: Blocks
 
 
-class Guard(BatchAdaptation):
-    """Adaptation of a guarded run: it keeps the positions of the lowest energies during warm-up.
+class Guard(Adapter[Any]):
+    """Adapter of a guarded run: it keeps the positions of the lowest energies during warm-up.
 
     Args:
-        batches: batches of the data.
         warmup_steps: iterations of warm-up.
-        masses: adaptation of masses; None for fixed masses.
         position: first positions.
         warn: whether to warn when steps are halved.
     """
 
-    def __init__(
-        self, batches: Batches, warmup_steps: int, masses: SiteMasses | None, position: Blocks, warn: bool
-    ) -> None:
-        super().__init__(batches, warmup_steps, masses)
-        self._warn = warn
+    changing = ("_best",)
+
+    def __init__(self, warmup_steps: int, position: Blocks, warn: bool) -> None:
+        self._warmup_steps, self._warn = warmup_steps, warn
         self._best = {block: x.clone() for block, x in position.items()} if warmup_steps else {}
-        self.changing = (*self.changing, "_best")  # type: ignore[misc]
 
-    def settings(self, iteration: int) -> Guarded:  # type: ignore[override]
-        return Guarded(*super().settings(iteration), iteration <= self._warmup_steps, self._best)
+    def contribute(self, settings: IterationSettings, iteration: int) -> Guarded:
+        return Guarded(*settings, iteration <= self._warmup_steps, self._best)
 
-    def learn(
-        self,
-        iteration: int,
-        before: StochasticState,
-        after: StochasticState,
-        statistics: Statistics,
-        random: torch.Generator,
-    ) -> None:
+    def learn(self, seen: WarmUpIteration) -> None:
         """Keep the positions of chains whose energy is the lowest so far; warn if steps were halved."""
-        super().learn(iteration, before, after, statistics, random)
-        old, new = Record.of(before), Record.of(after)
+        old, new = Record.of(seen.before), Record.of(seen.after)
         if self._warn and bool((new.halvings > old.halvings).any()):
-            self._warn_of_halving(iteration, int(new.halvings[0]))
+            self._warn_of_halving(seen.number, int(new.halvings[0]))
         better = new.lowest < old.lowest
         if bool(better.any()):
             self._best = {
-                block: torch.where(_as_rows(better, x), after.position[block], x) for block, x in self._best.items()
+                block: torch.where(_as_rows(better, x), seen.after.position[block], x)
+                for block, x in self._best.items()
             }
 
     @staticmethod

@@ -227,9 +227,8 @@ class NNSGHMC(OSGHMC):
     def tuning(
         self, batches: Batches, warmup_steps: int, masses: SiteMasses | None, state: StochasticState
     ) -> BatchAdaptation:
-        if not self._guard:
-            return super().tuning(batches, warmup_steps, masses, state)
-        return Guard(batches, warmup_steps, masses, state.position, self._warn)
+        guard = {"guard": Guard(warmup_steps, state.position, self._warn)} if self._guard else {}
+        return BatchAdaptation(batches, warmup_steps, masses, **guard)
 
 
 def _data_size(target: Target) -> int:

@@ -216,8 +216,12 @@ def test_an_interrupt_inside_an_iteration_leaves_the_run_where_it_was():
     ("path", "value", "words"),
     [
         (("iteration",), -1, "'iteration' is -1, expected at least 0"),
-        (("tuning", "_step_size", "value"), float("nan"), "'value' is nan, expected a finite number"),
-        (("tuning", "length_choice", "_window", "jumps"), None, "of the jumps of lengths is None"),
+        (
+            ("tuning", "adapters", "step_sizes", "rule", "value"),
+            float("nan"),
+            "'value' is nan, expected a finite number",
+        ),
+        (("tuning", "adapters", "lengths", "choice", "_window", "jumps"), None, "of the jumps of lengths is None"),
         (("forms", "density"), None, "form of the density is None"),
         (
             ("state", "gradient", "('U',)"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from pyro_manifold.infer.mcmc.adaptation.adapter import Adapter, WarmUpIteration
 from pyro_manifold.infer.mcmc.adaptation.low_rank_masses import LowRankEstimator
 from pyro_manifold.infer.mcmc.adaptation.mass_estimators import (
     ColumnEstimator,
@@ -16,9 +17,15 @@ from pyro_manifold.infer.mcmc.adaptation.mass_estimators import (
     DiagonalEstimator,
     InverseMassEstimator,
 )
-from pyro_manifold.infer.mcmc.mechanics import ColumnMechanics, LowRankMechanics, Metrics, ProductMechanics
+from pyro_manifold.infer.mcmc.mechanics import (
+    ColumnMechanics,
+    HamiltonianSettings,
+    LowRankMechanics,
+    Metrics,
+    ProductMechanics,
+)
 from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Problem
-from pyro_manifold.store import Saved, Serialisable
+from pyro_manifold.store import Serialisable
 
 Estimators = dict[Block, Callable[[], InverseMassEstimator]]
 """Factory of an empty estimator for each block."""
@@ -42,26 +49,44 @@ def estimators(problem: Problem, mechanics: ProductMechanics, low_rank_requested
     return found
 
 
-class Masses(Saved):
-    """Masses of all blocks, and their estimation in each window of warm-up.
+class Masses(Adapter[HamiltonianSettings]):
+    """Masses of all blocks, estimated in each window of warm-up but the first and the last.
+
+    Momenta are fully refreshed whenever masses have changed.
 
     Args:
         make: factory of an empty estimator for each block.
         inverse_masses: initial inverse masses; those of the estimators for blocks that are not given.
+        windows: windows of warm-up; none to keep the initial masses.
 
     Attributes:
         metrics: current masses.
+        adapting: whether masses are estimated.
+        change: factor by which the periods of coordinates, the roots of their masses, changed at the end of the last
+            window: the exponential of the root mean square change of their logarithms.
         windows_completed: number of windows from which masses have been estimated.
     """
 
-    changing = ("_inverse_masses", "_estimators", "windows_completed")
+    changing = ("_inverse_masses", "_estimators", "_momenta_fit", "windows_completed")
 
-    def __init__(self, make: Estimators, inverse_masses: Blocks | None = None) -> None:
-        self._make = make
-        self.windows_completed = 0
+    def __init__(self, make: Estimators, inverse_masses: Blocks | None = None, windows: Sequence[range] = ()) -> None:
+        self._make, self._last, self.adapting = make, len(windows) - 1, bool(windows)
+        self.windows_completed, self.change, self._momenta_fit = 0, 1.0, False
         self._begin_window()
         initial = {block: estimator.initial() for block, estimator in self._estimators.items()}
         self._use({**initial, **(inverse_masses or {})})
+
+    def contribute(self, settings: HamiltonianSettings, iteration: int) -> HamiltonianSettings:
+        persistence, self._momenta_fit = settings.persistence if self._momenta_fit else 0.0, True
+        return settings._replace(metrics=self.metrics, persistence=persistence)
+
+    def learn(self, seen: WarmUpIteration) -> None:
+        if 0 < seen.window < self._last:
+            self.update(seen.after.position, seen.after.gradient)
+
+    def end_window(self, seen: WarmUpIteration) -> None:
+        if 0 < seen.window < self._last:
+            self.estimate()
 
     def _begin_window(self) -> None:
         self._estimators = {block: new() for block, new in self._make.items()}
@@ -82,19 +107,15 @@ class Masses(Saved):
         for block, estimator in self._estimators.items():
             estimator.update(position[block], gradient[block])
 
-    def end_window(self) -> float:
-        """Set the masses to the estimates of the window, and start a new one.
-
-        Returns:
-            Factor by which the periods of coordinates, the roots of their masses, have changed: the exponential of the
-            root mean square change of their logarithms.
-        """
+    def estimate(self) -> None:
+        """Set the masses to the estimates of the window, and begin a new one."""
         before = self._log_periods()
         estimates = {block: estimator.estimate() for block, estimator in self._estimators.items()}
         self._begin_window()
         self._use(estimates)
         self.windows_completed += 1
-        return float((self._log_periods() - before).square().mean().sqrt().exp())
+        self.change = float((self._log_periods() - before).square().mean().sqrt().exp())
+        self._momenta_fit = False
 
     def _log_periods(self) -> Tensor:
         """Compute the log period of each coordinate, averaged over chains, up to a constant independent of masses."""

@@ -31,12 +31,13 @@ class DualAveragingStepSize(Saved):
 
     Attributes:
         value: current ε, before bounds are applied.
+        target: target acceptance probability.
     """
 
     changing = ("value", "_found")
 
     def __init__(self, step_size: float, target: float, bounds: tuple[float, float]) -> None:
-        self._target, self._bounds = target, bounds
+        self.target, self._bounds = target, bounds
         self._averaging = DualAveraging()
         self.restart(float(step_size))
 
@@ -73,7 +74,7 @@ class DualAveragingStepSize(Saved):
 
     def update(self, acceptance_probability: float) -> None:
         """Adapt to the mean acceptance probability of one iteration."""
-        self._averaging.step(self._target - acceptance_probability)
+        self._averaging.step(self.target - acceptance_probability)
         self.value = math.exp(self._averaging.get_state()[0])
 
     def settle(self) -> None:

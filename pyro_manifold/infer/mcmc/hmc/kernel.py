@@ -179,15 +179,16 @@ class HamiltonianKernel(Kernel):
 
         def warm_up(state: State, mechanics: ProductMechanics, trajectory: HamiltonianTransition) -> WarmUp:
             acceptance = partial(_acceptance_of_one_step, trajectory)
-            masses = self._masses(problem, mechanics)
+            schedule = self._plan.windows(warmup_steps) if self._plan.adapt_mass_matrix else []
+            masses = self._masses(problem, mechanics, schedule)
             functionals = problem.functionals(problem) if self._plan.tries_lengths(warmup_steps) else coordinates
             return WarmUp(self._plan, warmup_steps, state, masses, acceptance, problem.random, functionals)
 
         return self.composed(problem, self.mechanics(problem), warm_up)
 
-    def _masses(self, problem: Problem, mechanics: ProductMechanics) -> Masses:
+    def _masses(self, problem: Problem, mechanics: ProductMechanics, schedule: list[range]) -> Masses:
         make = estimators(problem, mechanics, self._full_mass == "low rank")
-        return Masses(make, None if self._tuned is None else self._tuned.inverse_masses(make))
+        return Masses(make, None if self._tuned is None else self._tuned.inverse_masses(make), schedule)
 
     def with_masses_of_sites(self) -> Self:
         """Return a copy of the kernel with one mass for each site on a manifold and diagonal masses for other sites."""

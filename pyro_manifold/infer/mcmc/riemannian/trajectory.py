@@ -73,12 +73,12 @@ class LagrangianSettings(NamedTuple):
     """Settings of a trajectory in a position-dependent metric.
 
     Attributes:
-        step_size: ε of each chain, ``(chains,)``.
+        step_size: ε, a number or ``(chains,)``.
         num_steps: number of leapfrog steps.
         adjusted: whether its end is accepted or rejected, with the Jacobian of the steps.
     """
 
-    step_size: Tensor
+    step_size: Tensor | float
     num_steps: int
     adjusted: bool
 
@@ -144,8 +144,10 @@ class LagrangianTrajectory:
     # ---- transition ---------------------------------------------------------------------------------------------
 
     def prepared(self, settings: LagrangianSettings, state: LagrangianState) -> LagrangianSettings:
-        """Return the settings unchanged, since step sizes are tensors already."""
-        return settings
+        """Return the settings with the step size as a tensor ``(chains,)``."""
+        energy = state.energy
+        step_size = torch.as_tensor(settings.step_size, dtype=energy.dtype, device=energy.device)
+        return settings._replace(step_size=step_size.expand(energy.shape))
 
     def noise(self, state: LagrangianState, random: torch.Generator) -> Noise:
         """Draw the noise of the velocities and of the Metropolis decision."""

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
-import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.adaptation import FEWEST_STEPS, DualAveragingStepSize, StepBackoff
+from pyro_manifold.infer.mcmc.adaptation import FEWEST_STEPS, Adaptation, ChainStepSizes, DualAveragingStepSize
 from pyro_manifold.infer.mcmc.riemannian.trajectory import RUNAWAY_THRESHOLD, LagrangianSettings
 from pyro_manifold.infer.mcmc.transitions import Statistics
-from pyro_manifold.store import Saved
 
 LONGEST = math.pi / 2
 """Longest trajectory that the adaptation allows: a quarter period in a Gaussian posterior, after which a draw with a
 fresh momentum is independent of the last one. At half a period it would be its mirror image at any acceptance."""
 
 
-class WarmUp(Saved):
-    """Step size ε, adapted in the second half of warm-up, and reduced per chain by `StepBackoff`.
+class WarmUp(Adaptation[LagrangianSettings]):
+    """Step size ε, adapted in the second half of warm-up, and reduced for single chains as in `ChainStepSizes`.
 
     At the start of chains, the metric can vary over a fraction of the step that suits the posterior. In the first half
     of warm-up there is no Metropolis test, since it would slow the initial loss of energy, and hence no acceptance
@@ -32,9 +31,10 @@ class WarmUp(Saved):
         energy: energies of the chains, ``(chains,)``, used for dtype and device.
         target_accept_prob: target acceptance probability of the adaptation; None to keep ε fixed. ε is kept as well
             if the second half of warm-up has fewer than 10 iterations.
-    """
 
-    changing = ("_backoff", "_step_size")
+    Attributes:
+        step_sizes: adapter of ε.
+    """
 
     def __init__(
         self,
@@ -46,36 +46,31 @@ class WarmUp(Saved):
         target_accept_prob: float | None = None,
     ) -> None:
         self._num_steps, self._adjusted, self._warmup_steps = num_steps, adjusted, warmup_steps
-        self._backoff, self._one = StepBackoff(energy), torch.ones_like(energy)
-        # Iterations of the adaptation, counted from 1: the second half.
-        self._adapting = range(warmup_steps // 2 + 1, warmup_steps + 1)
-        if target_accept_prob is None or len(self._adapting) < FEWEST_STEPS:
-            self._adapting = range(0)
-        self._longest = LONGEST / num_steps if self._adapting else math.inf
-        self._target = 1.0 if target_accept_prob is None else target_accept_prob
-        self._step_size = DualAveragingStepSize(min(step_size, self._longest), self._target, (0.0, self._longest))
+        adapting, warming = range(warmup_steps // 2, warmup_steps), range(warmup_steps)
+        if target_accept_prob is None or len(adapting) < FEWEST_STEPS:
+            adapting = range(0)
+        longest = LONGEST / num_steps if adapting else math.inf
+        target = 1.0 if target_accept_prob is None else target_accept_prob
+        self.step_sizes: ChainStepSizes[LagrangianSettings] = ChainStepSizes(
+            DualAveragingStepSize(min(step_size, longest), target, (0.0, longest)),
+            energy,
+            partial(float, longest),
+            _has_failed,
+            [warming],
+            adapting=adapting,
+            backing_off=warming,
+        )
+        super().__init__([warming], {"step_sizes": self.step_sizes})
 
     @property
     def step_size(self) -> float:
         """Current ε."""
-        return self._step_size.bounded(self._longest)
+        return self.step_sizes.value
 
-    def settings(self, iteration: int) -> LagrangianSettings:
-        """Return the settings of this iteration, counted from 1."""
-        warming = iteration <= self._warmup_steps
-        share = self._backoff.share if warming else self._one
-        adjusted = self._adjusted and not (warming and 2 * iteration <= self._warmup_steps)
-        return LagrangianSettings(self.step_size * share, self._num_steps, adjusted)
+    def initial_settings(self, iteration: int) -> LagrangianSettings:
+        unadjusted = 2 * iteration <= self._warmup_steps  # in the first half of warm-up
+        return LagrangianSettings(self.step_size, self._num_steps, self._adjusted and not unadjusted)
 
-    def learn(self, iteration: int, _before: object, _after: object, statistics: Statistics, *_: object) -> None:
-        """Adapt to one trajectory of all chains."""
-        share = self._backoff.share
-        self._backoff.learn((statistics["energy_error"] > RUNAWAY_THRESHOLD) & ~statistics["accepted"])
-        if iteration in self._adapting:
-            # If no chain uses the full ε, it is too large for all: adapt to the chains that use the largest share.
-            acceptance = float((share * statistics["acceptance_rate"])[share == share.max()].mean())
-            if self._step_size.value >= self._longest:  # the dual average would lag behind a further increase
-                acceptance = min(acceptance, self._target)
-            self._step_size.update(acceptance)
-            if iteration == self._warmup_steps:
-                self._step_size.settle()
+
+def _has_failed(statistics: Statistics) -> Tensor:
+    return (statistics["energy_error"] > RUNAWAY_THRESHOLD) & ~statistics["accepted"]

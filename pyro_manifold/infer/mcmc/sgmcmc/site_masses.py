@@ -30,11 +30,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from pyro_manifold.infer.mcmc.adaptation import Adapter, WarmUpIteration
 from pyro_manifold.infer.mcmc.mechanics import EuclideanMechanics, Metric, Metrics, ProductMechanics
 from pyro_manifold.infer.mcmc.sgmcmc.steps import StochasticState
-from pyro_manifold.infer.mcmc.sgmcmc.transition import StepSchedules
+from pyro_manifold.infer.mcmc.sgmcmc.transition import IterationSettings, StepSchedules
 from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Observer, Problem
-from pyro_manifold.store import Saved, Serialisable
+from pyro_manifold.store import Serialisable
 
 _ACCEPTED_EXCESS = 0.1
 """Excess temperature of a site, relative to τ, that is accepted where ε² is smaller. Above it the mass is increased:
@@ -99,7 +100,7 @@ def cancellation(friction: float, steps_of_an_epoch: int | None) -> float:
     return found * (1 - k**2)
 
 
-class SiteMasses(Saved, Observer):
+class SiteMasses(Adapter[IterationSettings], Observer):
     """Masses of sites, each a scalar, adapted in windows of warm-up and constant afterwards.
 
     A window estimates each mass from the states at the ends of its iterations alone, with one additional gradient for
@@ -159,19 +160,19 @@ class SiteMasses(Saved, Observer):
         """Scale of each site, one over the root of its mass, as in the argument ``scales`` of kernels."""
         return {name: float(mass.rsqrt()) for name, mass in self.mass.items()}
 
-    def changed_before(self, iteration: int) -> bool:
-        """Return whether masses have changed at the end of the previous iteration, counted from 1."""
-        return iteration - 1 in self._ends
+    def contribute(self, settings: IterationSettings, iteration: int) -> IterationSettings:
+        """Add the masses; momenta are redrawn where these changed at the end of the previous iteration."""
+        return settings._replace(metrics=self.metrics, fresh_momenta=iteration - 1 in self._ends)
 
     # ---- estimation ---------------------------------------------------------------------------------------------
 
-    def learn(self, iteration: int, before: StochasticState, state: StochasticState, random: torch.Generator) -> None:
-        """Add the state after an iteration of warm-up, counted from 1, and set the masses at the end of a window."""
-        self._add(state, random, self._temperatures(iteration, before, state))
-        if iteration in self._ends:
-            stage: Stage = "final" if iteration == self._ends[-1] else "early"
-            step_size = self._plan.at(max(0, state.steps - 1)).step_size
-            self._end_window(len(state.energy), stage, self._plan.squared_time(step_size))
+    def learn(self, seen: WarmUpIteration) -> None:
+        self._add(seen.after, seen.random, self._temperatures(seen.number, seen.before, seen.after))
+
+    def end_window(self, seen: WarmUpIteration) -> None:
+        stage: Stage = "final" if seen.number == self._ends[-1] else "early"
+        step_size = self._plan.at(max(0, seen.after.steps - 1)).step_size
+        self._end_window(len(seen.after.energy), stage, self._plan.squared_time(step_size))
 
     def _temperatures(self, iteration: int, before: StochasticState, after: StochasticState) -> dict[str, Tensor]:
         """Return the temperature of each site in an iteration, relative to τ; none where their sums begin again."""

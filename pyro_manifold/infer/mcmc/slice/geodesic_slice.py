@@ -13,7 +13,7 @@ from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 
 from pyro_manifold.density import BatchedDensity, Batches, Sites, Target
-from pyro_manifold.infer.mcmc.adaptation import windows
+from pyro_manifold.infer.mcmc.adaptation import Adaptation, Adapter, WarmUpIteration, windows
 from pyro_manifold.infer.mcmc.checks import check_counts, check_positive, check_share
 from pyro_manifold.infer.mcmc.hmc import reflections
 from pyro_manifold.infer.mcmc.kernel import Kernel
@@ -30,7 +30,6 @@ from pyro_manifold.infer.mcmc.transitions import (
     uniform_like,
 )
 from pyro_manifold.manifolds import Euclidean, Manifold, Sphere, Stiefel
-from pyro_manifold.store import Saved
 
 Factors = Mapping[Block, Tensor]
 """Standard deviations of the coordinates of each unconstrained block, which scale random directions."""
@@ -170,21 +169,28 @@ class Sweep:
         return state, ~waiting, evaluations
 
 
-class Spread(Saved):
+class Spread(Adapter[Factors]):
     """Standard deviations of coordinates within chains, which are not inflated by chains in different modes.
 
     Args:
-        position: positions ``(chains, size)``, used for their shape.
+        block: block of unconstrained sites whose scales these are.
+        position: its positions ``(chains, size)``, used for their shape.
     """
 
     changing: ClassVar[tuple[str, ...]] = ("factor", "_count", "_mean", "_squares")
 
-    def __init__(self, position: Tensor) -> None:
-        self.factor = torch.ones_like(position[0])
-        self._forget(position)
+    def __init__(self, block: Block, position: Tensor) -> None:
+        self._block, self.factor = block, torch.ones_like(position[0])
+        self._begin_window(position)
 
-    def _forget(self, position: Tensor) -> None:
+    def _begin_window(self, position: Tensor) -> None:
         self._count, self._mean, self._squares = 0, torch.zeros_like(position), torch.zeros_like(position[0])
+
+    def contribute(self, settings: Factors, iteration: int) -> Factors:
+        return {**settings, self._block: self.factor}
+
+    def learn(self, seen: WarmUpIteration) -> None:
+        self.update(seen.after.position[self._block])
 
     def update(self, position: Tensor) -> None:
         """Add the positions of one iteration."""
@@ -193,17 +199,17 @@ class Spread(Saved):
         self._mean = self._mean + before / self._count
         self._squares = self._squares + (before * (position - self._mean)).mean(0)
 
-    def settle(self) -> None:
-        """Set the factor to the standard deviations since the last call, shrunk slightly towards small ones."""
+    def end_window(self, seen: WarmUpIteration) -> None:
+        """Set the factor to the standard deviations of this window, shrunk slightly towards small ones."""
         weight = self._count / (self._count + 5.0)
         variance = weight * self._squares / max(self._count - 1, 1) + (1 - weight) * 1e-3 * self.factor.square()
         # The factor is unchanged if no chain has moved, or on overflow.
         usable = variance.isfinite() & (self._squares > 0)
         self.factor = torch.where(usable, variance.sqrt(), self.factor)
-        self._forget(self._mean)
+        self._begin_window(self._mean)
 
 
-class Scales(Saved):
+class Scales(Adaptation[Factors]):
     """Adaptation of the scales of unconstrained blocks in the windows of warm-up.
 
     Args:
@@ -211,30 +217,12 @@ class Scales(Saved):
         warmup_steps: number of warm-up iterations.
     """
 
-    changing: ClassVar[tuple[str, ...]] = ("_spreads",)
-
     def __init__(self, position: Blocks, warmup_steps: int) -> None:
-        self._spreads = {block: Spread(x) for block, x in position.items()}
-        self._windows = windows(warmup_steps)[1:-1]
+        adapters = {", ".join(block): Spread(block, x) for block, x in position.items()}
+        super().__init__(windows(warmup_steps)[1:-1], adapters)
 
-    def settings(self, iteration: int) -> Factors:
-        return {block: spread.factor for block, spread in self._spreads.items()}
-
-    def learn(
-        self,
-        iteration: int,
-        before: PositionState,
-        after: PositionState,
-        statistics: Statistics,
-        random: torch.Generator,
-    ) -> None:
-        window = next((window for window in self._windows if iteration - 1 in window), None)
-        if window is None:
-            return
-        for block, spread in self._spreads.items():
-            spread.update(after.position[block])
-            if iteration == window.stop:
-                spread.settle()
+    def initial_settings(self, iteration: int) -> Factors:
+        return {}
 
 
 def line_on(manifold: Manifold, shape: Size, width: float, max_widths: int) -> Line:
