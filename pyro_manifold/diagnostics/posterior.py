@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -230,8 +232,13 @@ class Posterior:
     def aligned(self) -> Posterior:
         """Return the draws aligned by the symmetries of the posterior, as in ``get_samples(align=True)``.
 
+        Only sites with a symmetry are read from the files of a stored run; others are read on access as before.
+
         Raises:
             ValueError: if the symmetries are not known.
+
+        Warns:
+            UserWarning: for draws that are not finite: sites that change with them are not aligned.
         """
         if self.symmetries is None:
             raise ValueError(
@@ -239,7 +246,14 @@ class Posterior:
                 "(without a model, or with sites missing in save_params): align the draws of a site by "
                 "pyro_manifold.diagnostics.align_signs, align_signs_and_permutations or align_rotations."
             )
-        return replace(self, draws=align_draws(self.draws, self.symmetries).draws, known=self.symmetries)
+        draws = {name: self.draws[name] for each in self.symmetries for name in each.names}
+        left = sorted(name for name, x in draws.items() if not bool(x.isfinite().all()))
+        if left:
+            warnings.warn(f"Draws of {left} are not finite: sites that change with them are not aligned.", stacklevel=2)
+        finite = [each for each in self.symmetries if not set(each.names) & set(left)]
+        aligned = align_draws(draws, finite).draws if self.length else draws
+        others: Any = self.draws  # read on access
+        return replace(self, draws=ChainMap(aligned, others), known=self.symmetries)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling; symmetries are found again in a copy, with its model."""

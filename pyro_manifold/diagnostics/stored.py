@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pyro_manifold.density import Program
-from pyro_manifold.diagnostics.aligned import align_draws
 from pyro_manifold.diagnostics.checks import check_flag
 from pyro_manifold.diagnostics.installed_arviz import of_datasets
 from pyro_manifold.diagnostics.posterior import Posterior
@@ -108,17 +106,13 @@ def open_posterior(path: str | Path, program: Program | None = None) -> Posterio
 
 def _aligned(runs: list[StoredRun]) -> dict[str, Array]:
     """Return the aligned draws of the sites that have a symmetry."""
-    found = recorded_symmetries(runs[0])
-    draws = {name: x for name, x in StoredTensors(runs, SITES).items() if any(name in each.names for each in found)}
-    left = sorted(name for name, x in draws.items() if not bool(x.isfinite().all()))
-    if left:
-        warnings.warn(f"Draws of {left} are not finite: sites that change with them are not aligned.", stacklevel=3)
-    found = [each for each in found if not set(each.names) & set(left)]
+    known = recorded_symmetries(runs[0])
+    posterior = Posterior(StoredTensors(runs, SITES), StoredTensors(runs, STATISTICS), known=known)
     try:
-        aligned = align_draws(draws, found).draws if _draws(runs) else draws
+        draws = posterior.aligned().draws
     except (ValueError, RuntimeError, IndexError) as error:
         raise ValueError(f"The symmetries recorded in '{runs[0].folder}' do not fit its draws: {error}.") from error
-    return {name: array_of(x) for name, x in aligned.items()}
+    return {name: array_of(draws[name]) for each in known for name in each.names}
 
 
 def _names(runs: list[StoredRun], group: str) -> list[str]:
