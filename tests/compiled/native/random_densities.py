@@ -219,6 +219,12 @@ has the digits of float32.
 """
 
 
+_OF_A_DIFFERENCE = {"gelu", "gelu_backward", "_softmax_backward_data", "_log_softmax_backward_data"}
+"""Operators that subtract nearly equal numbers inside: far out Φ is 1 + erf, and the slope of a probability near 1 is
+1 less that probability. Their results are moved by 1e-15 of what they subtract, and native code may be more exact.
+"""
+
+
 class _Disturbed(fx.Interpreter):
     """Runs a graph with noise in the result of each operator that rounds, and in what sums and the like are of."""
 
@@ -240,6 +246,9 @@ class _Disturbed(fx.Interpreter):
             return type(result)(self._moved(part) for part in result)
         if name == "polygamma":
             result = _with_poles(result, *args)
+        if name in _OF_A_DIFFERENCE:
+            size = _subtracted(name, *args)
+            result = result + 1e-15 * (self._moved(size, 1.0) - size)
         return self._moved(result, _OF_FEWER_DIGITS.get(name, 1e-12))
 
     def _moved(self, value: object, share: float = 1e-12) -> object:
@@ -250,6 +259,13 @@ class _Disturbed(fx.Interpreter):
         if isinstance(self._noise, float):
             return value * (1 + share * self._noise)
         return value * (1 + share * (2 * torch.rand(value.shape, generator=self._noise).to(value) - 1))
+
+
+def _subtracted(name: str, first: Tensor, second: Tensor | None = None, dim: int = 0, *_: object) -> Tensor:
+    """Return the size of the numbers that an operator of `_OF_A_DIFFERENCE` subtracts."""
+    if "softmax" in name:
+        return first.abs().amax(dim, keepdim=True).expand_as(first)
+    return first.abs() if second is None else first.abs() * (1 + second.abs())
 
 
 def _with_poles(value: Tensor, order: int, x: Tensor) -> Tensor:

@@ -14,10 +14,12 @@ Rounding, including that of functions of the C library, is below 1e-13 at each o
 spread: no wrong entry is expected of right code in any number of densities. Three operators that torch has fewer
 digits of, which native code need not share, are moved by as much as torch's are off: trigamma by 1e-8, since its
 series has six terms; the slope of hardsigmoid by 1e-6, since its sixth is a float32; and digamma's argument, which
-loses digits near a pole. At a pole of trigamma itself, where torch has a finite number, and of polygamma at arguments
-whose power underflows in torch (ψ‴(6e79) is off by 3e-5 there, and right in native code), nothing is decided. An entry
-that is NaN only in some of the disturbed ones, or a chain whose matrix has no factor in torch, decides nothing. Where
-that, or NaN, were the rule, the test would see nothing: at least half of all entries must be finite and decided.
+loses digits near a pole. Those that subtract nearly equal numbers inside (gelu far out, the slope of a softmax) are
+moved by 1e-15 of these numbers, for the same reason. At a pole of trigamma itself, where torch has a finite number, and
+of polygamma at arguments whose power underflows in torch (ψ‴(6e79) is off by 3e-5 there, and right in native code),
+nothing is decided. An entry that is NaN only in some of the disturbed ones, or a chain whose matrix has no factor in
+torch, decides nothing. Where that, or NaN, were the rule, the test would see nothing: at least half of all entries must
+be finite and decided.
 """
 
 import itertools
