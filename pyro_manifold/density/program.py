@@ -46,6 +46,16 @@ class Program:
         loader: iterable over batches, whose tensors are the other arguments of the model; None if it takes all of them
             from ``args`` and ``kwargs``.
         options: how its density is made.
+
+    Examples:
+        >>> import pyro, torch, pyro.distributions as dist
+        >>> def model(y):
+        ...     mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+        ...     with pyro.plate("rows", len(y)):
+        ...         pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+        >>> program = Program(model, (torch.ones(3),))
+        >>> sorted(program.trace().stochastic_nodes)
+        ['mean', 'rows']
     """
 
     model: Callable[..., Any]

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from pyro_manifold.compiled import NotTraced
+from pyro_manifold.density import Program
 from pyro_manifold.diagnostics.aligned import AlignedDraws, align_draws
 from pyro_manifold.diagnostics.alignment import (
     Alignment,
@@ -97,6 +98,7 @@ __all__ = [
     "NotTraced",
     "ObliqueRotation",
     "Posterior",
+    "Program",
     "RunsDiffer",
     "SamplerWarning",
     "StuckChains",

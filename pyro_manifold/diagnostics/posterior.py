@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pyro_manifold.density import Program, Target
 from pyro_manifold.diagnostics.aligned import align_draws
+from pyro_manifold.diagnostics.fit_of_draws import in_dtypes_of, misfit
 from pyro_manifold.diagnostics.symmetries import symmetries
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
@@ -83,7 +84,10 @@ class Posterior:
 
     def __post_init__(self) -> None:
         if not isinstance(self.program, Program | None):
-            raise ValueError(f"Posterior: program is a {type(self.program).__name__}, expected a Program or None.")
+            raise ValueError(
+                f"Posterior: program is a {type(self.program).__name__}, expected a Program, such as "
+                "Program(model, (y,)) of pyro_manifold.diagnostics, or None."
+            )
         groups = [group for group in (self.draws, self.statistics) if isinstance(group, dict)]  # others are on disk
         values = {name: value for group in groups for name, value in group.items()}
         others = [name for name, value in values.items() if not isinstance(value, Tensor)]
@@ -101,20 +105,27 @@ class Posterior:
         return f"Posterior({list(self.draws)}: {self.chains} {self.unit} of {self.length} draws{model})"
 
     @classmethod
-    def of(cls, source: Any) -> Posterior:
+    def of(cls, source: Any, program: Program | None = None) -> Posterior:
         """Return the posterior of a run of this package or of Pyro, or of draws by name.
 
         Args:
             source: a `Posterior`; an `MCMC` or `SMC` of this package or a `pyro.infer.MCMC` that has run; or
                 ``{name: (chains, draws, ...)}`` of tensors or arrays.
+            program: for draws by name, the model with its arguments, such as ``Program(model, (y,))``.
 
         Raises:
-            ValueError: for another object, a run without draws, or draws with different numbers of chains or draws.
+            ValueError: for another object, a run without draws, draws with different numbers of chains or draws, or
+                draws that do not fit the program.
+
+        Warns:
+            UserWarning: for draws by name of more chains than draws, whose dimensions may be in another order.
         """
+        if isinstance(source, Mapping):
+            return _of_arrays(cls({name: _as_tensor(name, value) for name, value in source.items()}, program=program))
+        if program is not None:
+            raise ValueError("Posterior.of: program is for draws by name; a run or Posterior has its own.")
         if isinstance(source, Posterior):
             return source
-        if isinstance(source, Mapping):
-            return cls({name: _as_tensor(name, value) for name, value in source.items()})
         if hasattr(source, "posterior"):
             return cls.of(source.posterior)
         samples = getattr(source, "_samples", None)
@@ -136,8 +147,10 @@ class Posterior:
                 draws, or for chains together with runs of `SMC`.
         """
         parts = [parts] if isinstance(parts, Posterior) else list(parts)
-        if not parts or not all(isinstance(part, Posterior) for part in parts):
-            raise ValueError("Posterior.concat: expected a list of at least one Posterior; see Posterior.of.")
+        others = [type(part).__name__ for part in parts if not isinstance(part, Posterior)]
+        if not parts or others:
+            found = f"found {others[0]}, " if others else ""
+            raise ValueError(f"Posterior.concat: {found}expected a list of at least one Posterior; see Posterior.of.")
         if len({part.unit for part in parts}) > 1:
             raise ValueError(
                 "Posterior.concat: chains and runs of SMC cannot be joined: pass the latter as particles= of modes."
@@ -229,6 +242,16 @@ class Posterior:
     def _target(self) -> Target | None:
         return self.density if self.program is None else self.program.target
 
+    def _why_without_density(self) -> str:
+        """Describe why the density of these draws cannot be evaluated."""
+        try:
+            target = self._target()
+        except Exception as error:  # a model can fail in any way
+            return f"the model fails ({error})"
+        if target is None:
+            return "there is no model: pass program=Program(model, args) of pyro_manifold.diagnostics"
+        return misfit(target, self.draws) or "its density cannot be evaluated at these draws"
+
     def aligned(self) -> Posterior:
         """Return the draws aligned by the symmetries of the posterior, as in ``get_samples(align=True)``.
 
@@ -242,9 +265,9 @@ class Posterior:
         """
         if self.symmetries is None:
             raise ValueError(
-                "align: the symmetries of this posterior are not known, since its density cannot be evaluated "
-                "(without a model, or with sites missing in save_params): align the draws of a site by "
-                "pyro_manifold.diagnostics.align_signs, align_signs_and_permutations or align_rotations."
+                f"align: the symmetries of this posterior are not known, since {self._why_without_density()}. Draws of "
+                "a single site can be aligned by pyro_manifold.diagnostics.align_signs, align_signs_and_permutations "
+                "or align_rotations."
             )
         draws = {name: self.draws[name] for each in self.symmetries for name in each.names}
         left = sorted(name for name, x in draws.items() if not bool(x.isfinite().all()))
@@ -269,8 +292,9 @@ def found_symmetries(target_of: Callable[[], Target | None], samples: Mapping[st
     """
     try:
         target = target_of()
-        if target is None or not set(samples) >= {*target.manifolds, *target.transforms}:
-            return None  # save_params left sites out
+        if target is None or misfit(target, samples) is not None:
+            return None
+        samples = in_dtypes_of(target, samples)
         found = symmetries(target, {name: value.flatten(0, 1) for name, value in samples.items()})
         return [each for each in found if all(bool(samples[name].isfinite().all()) for name in each.names)]
     except Exception:  # a model can fail in any way; the table is then shown without symmetries
@@ -295,6 +319,21 @@ def of_pyro(mcmc: Any) -> Posterior:
         f"chain {k}": each["acceptance rate"] for k, each in enumerate(reports) if each and "acceptance rate" in each
     }
     return Posterior(samples, statistics, program, Notes({"acceptance_rate": rates} if rates else {}))
+
+
+def _of_arrays(posterior: Posterior) -> Posterior:
+    """Return the posterior of draws by name, after checks of what other programs may do otherwise."""
+    if posterior.chains > max(1, posterior.length):
+        warnings.warn(
+            f"There are more chains ({posterior.chains}) than draws ({posterior.length}): expected arrays "
+            "(chains, draws, ...); for one chain, value[None].",
+            stacklevel=4,
+        )
+    if posterior.program is not None:
+        problem = misfit(posterior.program.target, posterior.draws)
+        if problem is not None:
+            raise ValueError(f"Posterior.of: {problem}, expected the draws of program's model.")
+    return posterior
 
 
 def _as_tensor(name: str, value: Any) -> Tensor:

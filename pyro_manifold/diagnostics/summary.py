@@ -45,10 +45,12 @@ def _aligned(posterior: Posterior, prob: float, max_rows: int | None) -> tuple[s
     if not samples:
         return text, []
     first = not_finite(samples)
-    if first is None and symmetries is not None:
+    if first is None:
         first = disagreement_warning(
-            samples, symmetries, posterior.log_density, superchains, posterior.unit, posterior.divergences
+            samples, symmetries or [], posterior.log_density, superchains, posterior.unit, posterior.divergences
         )
+        if first is not None and symmetries is None:
+            first += " Draws are compared as they are: symmetries are not known without the density of the model."
     text = text if first is None else f"{first}\n{text}"
     if symmetries is None:
         return text, []

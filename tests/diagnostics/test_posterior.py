@@ -15,6 +15,7 @@ from pyro_manifold.density import Program
 from pyro_manifold.diagnostics import Notes, Posterior, diagnose, modes, open_posterior, summarise, to_inferencedata
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC, SMC
+from pyro_manifold.manifolds import Stiefel
 
 SCATTER = torch.diag(torch.tensor([9.0, 4.0, 1.0], dtype=torch.float64))
 
@@ -201,6 +202,29 @@ def test_draws_that_are_not_finite_are_named_without_a_model():
     assert summarise({"x": x}).startswith("Draws of `x` (1 of 120) are not finite")
 
 
+def line():
+    pyro.factor("even", -pyro.sample("U", StiefelUniform(3, 1))[0].square().sum())
+
+
+def test_draws_in_float32_are_aligned_by_a_model_in_float64():
+    """As those of programs that compute in float32."""
+    draws = Stiefel().random_point(4, 25, 3, 1).float()
+    aligned = Posterior.of({"U": draws}, Program(line)).aligned().draws["U"]
+    assert aligned.dtype == torch.float32
+    assert ((aligned == draws) | (aligned == -draws)).all()
+    assert (aligned.sum((0, 1)).norm() > draws.sum((0, 1)).norm()).all()
+
+
+def test_chains_that_disagree_are_named_without_a_model():
+    x = torch.randn(4, 100) + 10 * torch.eye(4)[0].unsqueeze(1)
+    assert summarise({"x": x}).startswith("Chains disagree, R-hat of x")
+
+
+def test_dimensions_in_another_order_are_noticed():
+    with pytest.warns(UserWarning, match="more chains .20. than draws .2."):
+        Posterior.of({"x": torch.ones(20, 2)})
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -229,7 +253,17 @@ def test_draws_that_are_not_finite_are_named_without_a_model():
             lambda: Posterior.concat([Posterior({"x": torch.ones(1, 2, k)}) for k in (1, 2)]),
             r"'x' has the shapes \[\(1,\), \(2,\)\]",
         ),
-        (lambda: Posterior({"x": torch.ones(1, 2)}).aligned(), "the symmetries of this posterior are not known"),
+        (lambda: Posterior({"x": torch.ones(1, 2)}).aligned(), "since there is no model: pass program=Program"),
+        (lambda: Posterior.of({"x": torch.ones(2, 5)}, Program(line)), r"no draws of \['U'\], which the model samples"),
+        (
+            lambda: Posterior.of({"U": torch.ones(2, 5, 1, 3)}, Program(line)),
+            r"'U' have shape \(1, 3\), and values of the model \(3, 1\)",
+        ),
+        (
+            lambda: Posterior({"U": torch.ones(2, 5, 3, 1)}, program=Program(line)).aligned(),
+            "are not known, since draws of 'U' are off the Stiefel manifold by",
+        ),
+        (lambda: Posterior.of(Posterior({}), Program(line)), "program is for draws by name"),
     ],
 )
 def test_bad_input_is_a_sentence(make, message):

@@ -28,7 +28,7 @@ def main(chains, compiled=False, name="collinear logistic", shown=12):
     run = kernel.run
     run.advance()
     (trajectory,), state, repeats = run.transitions, run.state, 5 if chains > 100 else 50
-    settings = run.tuning.settings(1)
+    settings = trajectory.transition.prepared(run.tuning.settings(1), state)
     moving, _ = trajectory.transition.begin(state, settings, trajectory.transition.noise(state, run.random))
     inputs = trajectory.step.inputs(moving, settings)
 

@@ -86,7 +86,9 @@ class GraphWriter:
             return part
         name = operator_name(node)
         if name not in OPERATORS:
-            raise UnsupportedOperatorError(f"the operator {name}")
+            is_random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            advice = ", which draws random numbers: the functions of a kernel draw them in noise" if is_random else ""
+            raise UnsupportedOperatorError(f"the operator {name}{advice}")
         arguments = [self._value_of(argument) for argument in node.args]
         options = {key: self._value_of(option) for key, option in node.kwargs.items() if key not in _OF_MEMORY}
         if name in _BY_INDEX and any(self._is_mask(index) for index in node.args[1]):  # type: ignore[union-attr]

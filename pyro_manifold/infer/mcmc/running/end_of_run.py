@@ -43,6 +43,20 @@ def warn_of_chains(
         warnings.warn(StuckChains(message, chains=stuck, remedy="warmup_steps"), stacklevel=4)
     _warn_of_heat(statistics, max_temperature_site)
     _warn_of_precision(statistics)
+    _warn_off_manifold(statistics)
+
+
+def _warn_off_manifold(statistics: Mapping[str, Tensor]) -> None:
+    """Warn if draws are off their manifolds by more than rounding errors that accumulate."""
+    error = statistics.get("orthogonality_error", torch.empty(0))
+    largest = float(error.max()) if error.numel() else 0.0
+    rounding = torch.finfo(error.dtype).eps
+    if not largest <= rounding**0.5:
+        warnings.warn(
+            f"Draws are off their manifold by up to {largest:.1e}, where one rounding is {rounding:.0e}: the step of a "
+            "kernel must end on the manifold (Manifold.restoration removes rounding errors).",
+            stacklevel=5,
+        )
 
 
 def _warn_of_precision(statistics: Mapping[str, Tensor]) -> None:
@@ -53,10 +67,13 @@ def _warn_of_precision(statistics: Mapping[str, Tensor]) -> None:
     size = float(density.abs().median())
     rounding = torch.finfo(density.dtype).eps * size
     if rounding > _LARGEST_ROUNDING:
+        remedy = "Check the data, the scales of the model and the initial values"
+        if density.dtype != torch.float64:
+            remedy = "Use float64, by torch.set_default_dtype(torch.float64) and data of that dtype"
         warnings.warn(
             f"The log density is near {float(density.median()):.4g}, where {density.dtype} rounds it to {rounding:.2g} "
             "and sums of many terms to more: trajectories may be rejected, and steps shortened, for rounding alone. "
-            "Use float64, by torch.set_default_dtype(torch.float64) and data of that dtype.",
+            f"{remedy}.",
             stacklevel=5,
         )
 

@@ -15,7 +15,15 @@ from torch import Tensor
 from pyro_manifold.compiled import FlatFunction, Labels, Verified
 from pyro_manifold.compiled.native import NativeLoop, compile_loop, wrong_operator_of
 from pyro_manifold.density import Batch
-from pyro_manifold.infer.mcmc.transitions.states import Noise, PureTransition, S, Statistics, unbound
+from pyro_manifold.infer.mcmc.transitions.states import (
+    Noise,
+    PureTransition,
+    S,
+    Statistics,
+    check_returns,
+    num_steps_of,
+    unbound,
+)
 from pyro_manifold.infer.mcmc.transitions.step_graph import Density, StepGraph
 from pyro_manifold.infer.mcmc.transitions.trees import Structure, trees
 
@@ -53,7 +61,7 @@ class Executable(Generic[S, T]):
         """Run one iteration."""
         settings = self.transition.prepared(settings, state)
         state, statistics = self.with_noise(state, settings, self.transition.noise(state, random))
-        return state, statistics | _taken(state.energy, settings, [_num_steps(settings)])
+        return state, statistics | _taken(state.energy, settings, [num_steps_of(settings)])
 
     def with_noise(self, state: S, settings: T, noise: Noise) -> tuple[S, Statistics]:
         """Run one iteration with pre-drawn noise and prepared settings."""
@@ -67,8 +75,14 @@ class Executable(Generic[S, T]):
         return self.graph.backend == "native" and self._settings.fits(_with_steps(settings, 0))
 
     def _eagerly(self, state: S, settings: T, noise: Noise, batch: Batch) -> tuple[S, Statistics]:
-        carried, kept = self.transition.begin(state, settings, noise)
-        return self.transition.finish(self.step.repeated(carried, settings, noise, batch), kept, settings, noise)
+        begun = self.transition.begin(state, settings, noise)
+        check_returns(self.transition, "begin", begun, "a tuple of two trees, carried and kept")
+        moved = self.step.repeated(begun[0], settings, noise, batch)
+        check_returns(self.transition, "step", moved, f"a {type(begun[0]).__name__}, as begin does", begun[0])
+        ended = self.transition.finish(moved, begun[1], settings, noise)
+        check_returns(self.transition, "finish", ended, "a tuple of the next state and statistics")
+        check_returns(self.transition, "finish", ended[0], f"a {type(state).__name__} as the next state", state)
+        return ended
 
     # ---- batched iterations -------------------------------------------------------------------------
 
@@ -76,7 +90,7 @@ class Executable(Generic[S, T]):
         """Return the number of iterations worth batching into one call; 1 without native code."""
         if not self.is_native(settings):
             return 1
-        return max(1, min(_MOST_AT_ONCE, int(_TIMES_A_CALL * self.fixed_cost / _num_steps(settings))))
+        return max(1, min(_MOST_AT_ONCE, int(_TIMES_A_CALL * self.fixed_cost / num_steps_of(settings))))
 
     def iterate(
         self, state: S, settings: Sequence[T], random: torch.Generator
@@ -87,7 +101,7 @@ class Executable(Generic[S, T]):
             noise.append(self.transition.noise(state, random))
             after.append(random.get_state())
         first = self.transition.prepared(settings[0], state)
-        steps = [_num_steps(each) for each in settings]
+        steps = [num_steps_of(each) for each in settings]
         states, statistics = self.path(state, first, steps, [(numbers, {}) for numbers in noise])
         return unbound(states, len(steps)), statistics | _taken(states.energy, first, steps), after
 
@@ -179,7 +193,7 @@ class Executable(Generic[S, T]):
     def _tensors(self, state: S, settings: T, noise: Noise, batch: Batch) -> list[Tensor]:
         """Return the inputs of an iteration, the last of which is the number of steps."""
         fresh = self._fresh.tensors((noise, _in_rows(batch)))
-        steps = torch.tensor(_num_steps(settings))
+        steps = torch.tensor(num_steps_of(settings))
         return [*self._state.tensors(state), *self._settings.tensors(settings), *fresh, steps]
 
     def _trees(self, values: Sequence[Tensor], *more: Structure) -> tuple[Any, ...]:
@@ -216,10 +230,6 @@ class Executable(Generic[S, T]):
 
         shared = range(len(example) - batches, len(example))
         return compile_loop(begin, step, end, len(carried), example, chains, shared)
-
-
-def _num_steps(settings: Any) -> int:
-    return int(settings.num_steps)
 
 
 def _with_steps(settings: T, num_steps: int) -> T:

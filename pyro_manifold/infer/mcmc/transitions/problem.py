@@ -29,6 +29,9 @@ from pyro_manifold.manifolds import Manifold
 class Problem:
     """Target distribution with initial values and vectorised density, the input of `Kernel.compose`.
 
+    Kernels use `position`, the initial values as blocks, `manifolds`, the manifold of each block that has one,
+    `density`, energies and gradients as functions of blocks, and `random`.
+
     Attributes:
         target: target distribution.
         chains: number of chains.

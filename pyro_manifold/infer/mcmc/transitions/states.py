@@ -97,6 +97,40 @@ class PureTransition(Protocol[S, Q]):
     def finish(self, carried: Any, kept: Any, settings: Q, noise: Noise) -> tuple[S, Statistics]: ...
 
 
+def num_steps_of(settings: Any) -> int:
+    """Return the number of steps of an iteration.
+
+    Raises:
+        ValueError: for settings without such an entry.
+    """
+    if not hasattr(settings, "num_steps"):
+        raise ValueError(
+            f"The settings {type(settings).__name__} have no entry num_steps, the number of times that step is called: "
+            "take StepSize, or add num_steps: int = 1."
+        )
+    return int(settings.num_steps)
+
+
+def check_returns(transition: object, function: str, value: Any, expected: str, like: Any = None) -> None:
+    """Raise an error unless a function of a transition returns a pair, or a tree of the same kind as another.
+
+    Args:
+        transition: the transition, for the message.
+        function: name of the function.
+        value: what it returned.
+        expected: what it should return, in words.
+        like: a tree of the expected kind; None for a pair.
+
+    Raises:
+        ValueError: if it returns something else; the message names the function.
+    """
+    fits = type(value) is tuple and len(value) == 2 if like is None else type(value) is type(like)
+    if not fits:
+        raise ValueError(
+            f"{type(transition).__name__}.{function} returned a {type(value).__name__}, expected {expected}."
+        )
+
+
 # ---- helpers for tensors with a leading chain dimension ---------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_manifold.compiled import FlatFunction, Labels, Verified, compiled, folded_graph
 from pyro_manifold.density import Batch
-from pyro_manifold.infer.mcmc.transitions.states import Noise, PureTransition, S
+from pyro_manifold.infer.mcmc.transitions.states import Noise, PureTransition, S, num_steps_of
 from pyro_manifold.infer.mcmc.transitions.trees import Structure, trees
 
 T = TypeVar("T")
@@ -36,11 +36,11 @@ class StepGraph(Generic[S, T]):
         """Run the steps of an iteration."""
         if not self.graph.is_graph or not self._structures[1].is_like(settings):
             density = self._density(batch)
-            for _ in range(int(settings.num_steps)):
+            for _ in range(num_steps_of(settings)):
                 carried = self._transition.step(carried, settings, noise, density)
             return carried
         values, count = self.inputs(carried, settings), len(self._structures[0])
-        for _ in range(int(settings.num_steps)):
+        for _ in range(num_steps_of(settings)):
             values[:count] = [value.contiguous() for value in self.graph(*values)]
         return self._structures[0].tree(values[:count])
 

@@ -76,7 +76,8 @@ def test_an_iteration_in_float32():
         pyro.sample("y", dist.Normal(w[0] + w[1] * inputs, 0.5).to_event(1), obs=inputs)
 
     run, trajectory = prepared(model, step_size=0.3)
-    inputs = run.state, run.tuning.settings(1), trajectory.transition.noise(run.state, run.random)
+    settings = trajectory.transition.prepared(run.tuning.settings(1), run.state)
+    inputs = run.state, settings, trajectory.transition.noise(run.state, run.random)
     expected = leaves(trajectory.with_noise(*inputs))
     natively(run, trajectory)
     for found, there in zip(leaves(trajectory.with_noise(*inputs)), expected, strict=True):

@@ -6,7 +6,16 @@ import pyro
 import pytest
 import torch
 
-from pyro_manifold.infer.mcmc.transitions import AdaptedStepSize, Executable, Fixed, Noise, StepSize, composition_of
+from pyro_manifold.infer import MCMC
+from pyro_manifold.infer.mcmc.transitions import (
+    AdaptedStepSize,
+    Executable,
+    Fixed,
+    Noise,
+    PositionState,
+    StepSize,
+    composition_of,
+)
 from pyro_manifold.manifolds import Euclidean
 from tests.infer.mcmc.compilers import native_code
 from tests.infer.mcmc.random_walk import RandomWalk, RandomWalkTransition
@@ -122,3 +131,52 @@ def test_adaptation_without_its_statistic_is_one_sentence():
     run = AdaptedWithoutAcceptance(concentrated).prepare(2, 5, None)
     with pytest.raises(ValueError, match=r"^AdaptedStepSize needs the statistic 'acceptance_rate'.*'lp'.*use Fixed\.$"):
         run.advance()
+
+
+class Walk(NamedTuple):
+    """A pair of trees that is no tuple."""
+
+    carried: object
+    kept: object
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong", "message"),
+    [
+        ("begin", lambda state, *_: Walk(state, state), "begin returned a Walk, expected a tuple of two trees"),
+        ("begin", lambda state, *_: state, "begin returned a PositionState, expected a tuple of two trees"),
+        ("step", lambda state, *_: state._asdict(), "step returned a dict, expected a PositionState, as begin does"),
+        ("finish", lambda end, *_: end, "finish returned a PositionState, expected a tuple of the next state and"),
+        ("finish", lambda end, *_: (end.position, {}), "finish returned a dict, expected a PositionState as the next"),
+    ],
+)
+def test_what_a_function_returns_is_checked(monkeypatch, function, wrong, message):
+    monkeypatch.setattr(RandomWalkTransition, function, lambda self, *arguments: wrong(*arguments))
+    run = RandomWalk(concentrated).prepare(2, 0, None)
+    with pytest.raises(ValueError, match=f"RandomWalkTransition.{message}"):
+        run.advance()
+
+
+def test_settings_without_a_number_of_steps_are_named():
+    class Size(NamedTuple):
+        step_size: float = 0.1
+
+    class Unnumbered(RandomWalk):
+        def compose(self, problem, warmup_steps):
+            walk = RandomWalkTransition(dict.fromkeys(problem.position, Euclidean()), 1.0)
+            return composition_of(problem, Executable(walk, problem.density), Fixed(Size()))
+
+    with pytest.raises(ValueError, match="The settings Size have no entry num_steps"):
+        Unnumbered(concentrated).prepare(2, 0, None).advance()
+
+
+@pytest.mark.filterwarnings("ignore:.*moved in fewer than")
+def test_draws_off_their_manifold_are_reported(monkeypatch):
+    def straight(self, state, settings, noise, density):
+        moved = {block: x + 0.01 * noise.normal[block] for block, x in state.position.items()}
+        return PositionState(moved, *density(moved))
+
+    monkeypatch.setattr(RandomWalkTransition, "step", straight)
+    mcmc = MCMC(RandomWalk(concentrated), 20, 0, disable_progbar=True)
+    with pytest.warns(UserWarning, match="off their manifold by up to .* must end on the manifold"):
+        mcmc.run()
