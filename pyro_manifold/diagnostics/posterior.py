@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_manifold.density import Program, Target
 from pyro_manifold.diagnostics.aligned import align_draws
-from pyro_manifold.diagnostics.fit_of_draws import in_dtypes_of, misfit
+from pyro_manifold.diagnostics.difference_from_model import difference_from_model, in_dtypes_of
 from pyro_manifold.diagnostics.symmetries import symmetries
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
@@ -250,7 +250,7 @@ class Posterior:
             return f"the model fails ({error})"
         if target is None:
             return "there is no model: pass program=Program(model, args) of pyro_manifold.diagnostics"
-        return misfit(target, self.draws) or "its density cannot be evaluated at these draws"
+        return difference_from_model(target, self.draws) or "its density cannot be evaluated at these draws"
 
     def aligned(self) -> Posterior:
         """Return the draws aligned by the symmetries of the posterior, as in ``get_samples(align=True)``.
@@ -292,7 +292,7 @@ def found_symmetries(target_of: Callable[[], Target | None], samples: Mapping[st
     """
     try:
         target = target_of()
-        if target is None or misfit(target, samples) is not None:
+        if target is None or difference_from_model(target, samples) is not None:
             return None
         samples = in_dtypes_of(target, samples)
         found = symmetries(target, {name: value.flatten(0, 1) for name, value in samples.items()})
@@ -330,7 +330,7 @@ def _of_arrays(posterior: Posterior) -> Posterior:
             stacklevel=4,
         )
     if posterior.program is not None:
-        problem = misfit(posterior.program.target, posterior.draws)
+        problem = difference_from_model(posterior.program.target, posterior.draws)
         if problem is not None:
             raise ValueError(f"Posterior.of: {problem}, expected the draws of program's model.")
     return posterior

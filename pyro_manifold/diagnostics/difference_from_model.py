@@ -1,4 +1,4 @@
-"""Draws of any origin beside the model that they are from: sites, shapes, dtypes and manifolds."""
+"""Comparison of draws of any origin with the model that they are from: sites, shapes, dtypes and manifolds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 from pyro_manifold.density import Sites, Target
 
 
-def misfit(target: Target, draws: Mapping[str, Tensor]) -> str | None:
+def difference_from_model(target: Target, draws: Mapping[str, Tensor]) -> str | None:
     """Describe how draws ``{site: (chains, draws, ...)}`` differ from values of the sites of a model; None if they fit.
 
     Examples:
         >>> from pyro_manifold.manifolds import Stiefel
         >>> target = Target(lambda sites: sites["U"].sum(), {"U": Stiefel()}, {})
-        >>> misfit(target, {"U": 2 * torch.eye(3, 1).expand(4, 10, 3, 1)})
+        >>> difference_from_model(target, {"U": 2 * torch.eye(3, 1).expand(4, 10, 3, 1)})
         "draws of 'U' are off the Stiefel manifold by 3.0e+00"
     """
     missing = sorted({*target.manifolds, *target.transforms} - set(draws))
