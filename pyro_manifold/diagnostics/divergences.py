@@ -144,7 +144,7 @@ def _remedy(scale: Scale, rank: float) -> str:
             "exactly; then raise target_accept_prob of the kernel."
         )
     by_handler = (
-        f': poutine.reparam(model, {{"{scale.site}": LocScaleReparam(0)}}) with pyro.infer.reparam does so'
+        f': poutine.reparam(model, {{"{scale.site}": LocScaleReparam(0.0)}}) with pyro.infer.reparam does so'
         if scale.is_plain
         else ""
     )

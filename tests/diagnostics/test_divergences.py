@@ -7,12 +7,13 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer.reparam import LocScaleReparam
 
 from pyro_manifold.density import Program
 from pyro_manifold.diagnostics import divergence_advice, summarise
 from pyro_manifold.infer import MCMC, OHMC
 
-REPARAM = 'poutine.reparam(model, {"x": LocScaleReparam(0)})'
+REPARAM = 'poutine.reparam(model, {"x": LocScaleReparam(0.0)})'
 
 
 def effects(family=dist.Normal):
@@ -53,6 +54,12 @@ def draws_of(model, count=500):
 def lowest(scale, count):
     """The draws with the smallest scales."""
     return scale <= scale.flatten().kthvalue(count).values
+
+
+def test_the_reparametrisation_that_is_advised_runs():
+    names = {"poutine": pyro.poutine, "LocScaleReparam": LocScaleReparam, "model": effects}
+    nodes = pyro.poutine.trace(eval(REPARAM, names)).get_trace().nodes
+    assert "x_decentered" in nodes
 
 
 def advice(model, samples, diverging):
