@@ -30,4 +30,6 @@ def test_versions_agree():
     root = Path(__file__).parents[1]
     version = runpy.run_path(str(root / "pyro_manifold" / "version.py"))["__version__"]
     assert f"\nversion: {version}\n" in (root / "CITATION.cff").read_text()
+    for page in ("README.md", "docs/index.md"):
+        assert f"version = {{{version}}}" in (root / page).read_text()
     assert f"\n## {version} — " in (root / "CHANGELOG.md").read_text()
