@@ -118,10 +118,12 @@ class Posterior:
                 draws that do not fit the program.
 
         Warns:
-            UserWarning: for draws by name of more chains than draws, whose dimensions may be in another order.
+            UserWarning: for arrays with more chains than draws, whose dimensions may be in another order.
         """
         if isinstance(source, Mapping):
-            return _of_arrays(cls({name: _as_tensor(name, value) for name, value in source.items()}, program=program))
+            found = cls({name: _as_tensor(name, value) for name, value in source.items()}, program=program)
+            _check_of_arrays(found, foreign=not all(isinstance(value, Tensor) for value in source.values()))
+            return found
         if program is not None:
             raise ValueError("Posterior.of: program is for draws by name; a run or Posterior has its own.")
         if isinstance(source, Posterior):
@@ -321,9 +323,9 @@ def of_pyro(mcmc: Any) -> Posterior:
     return Posterior(samples, statistics, program, Notes({"acceptance_rate": rates} if rates else {}))
 
 
-def _of_arrays(posterior: Posterior) -> Posterior:
-    """Return the posterior of draws by name, after checks of what other programs may do otherwise."""
-    if posterior.chains > max(1, posterior.length):
+def _check_of_arrays(posterior: Posterior, *, foreign: bool) -> None:
+    """Check what other programs may do otherwise: the order of dimensions, and sites, shapes and supports."""
+    if foreign and posterior.chains > max(1, posterior.length):
         warnings.warn(
             f"There are more chains ({posterior.chains}) than draws ({posterior.length}): expected arrays "
             "(chains, draws, ...); for one chain, value[None].",
@@ -333,7 +335,6 @@ def _of_arrays(posterior: Posterior) -> Posterior:
         problem = difference_from_model(posterior.program.target, posterior.draws)
         if problem is not None:
             raise ValueError(f"Posterior.of: {problem}, expected the draws of program's model.")
-    return posterior
 
 
 def _as_tensor(name: str, value: Any) -> Tensor:

@@ -222,7 +222,12 @@ def test_chains_that_disagree_are_named_without_a_model():
 
 def test_dimensions_in_another_order_are_noticed():
     with pytest.warns(UserWarning, match="more chains .20. than draws .2."):
-        Posterior.of({"x": torch.ones(20, 2)})
+        Posterior.of({"x": np.ones((20, 2))})
+
+
+@pytest.mark.filterwarnings("error")
+def test_many_short_chains_of_tensors_are_usual():
+    assert Posterior.of({"x": torch.ones(20, 2)}).chains == 20
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_no_length_below_a_quarter_of_a_period_is_chosen():
 
 
 def length_at(fixed_cost, chains=256):
-    """Mean length chosen where fourth moments of the jump grow like the length, and an iteration costs so many steps."""
+    """Mean length chosen where fourth moments of the jump grow like it, and an iteration costs so many steps more."""
     lengths = TrajectoryLength(math.pi, 0.5)
     choice = LengthChoice(lengths, state(torch.randn(chains, 3), 1.0))
     choice.fixed_cost = fixed_cost
