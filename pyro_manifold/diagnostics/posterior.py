@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyro_manifold.density import Program, Target
 from pyro_manifold.diagnostics.aligned import align_draws
-from pyro_manifold.diagnostics.difference_from_model import difference_from_model, in_dtypes_of
+from pyro_manifold.diagnostics.difference_from_model import as_in_model
 from pyro_manifold.diagnostics.symmetries import symmetries
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
@@ -252,7 +252,11 @@ class Posterior:
             return f"the model fails ({error})"
         if target is None:
             return "there is no model: pass program=Program(model, args) of pyro_manifold.diagnostics"
-        return difference_from_model(target, self.draws) or "its density cannot be evaluated at these draws"
+        try:
+            as_in_model(target, self.draws)
+        except ValueError as error:
+            return str(error)
+        return "its density cannot be evaluated at these draws"
 
     def aligned(self) -> Posterior:
         """Return the draws aligned by the symmetries of the posterior, as in ``get_samples(align=True)``.
@@ -294,9 +298,9 @@ def found_symmetries(target_of: Callable[[], Target | None], samples: Mapping[st
     """
     try:
         target = target_of()
-        if target is None or difference_from_model(target, samples) is not None:
+        if target is None:
             return None
-        samples = in_dtypes_of(target, samples)
+        samples = as_in_model(target, samples)
         found = symmetries(target, {name: value.flatten(0, 1) for name, value in samples.items()})
         return [each for each in found if all(bool(samples[name].isfinite().all()) for name in each.names)]
     except Exception:  # a model can fail in any way; the table is then shown without symmetries
@@ -332,9 +336,11 @@ def _check_of_arrays(posterior: Posterior, *, foreign: bool) -> None:
             stacklevel=4,
         )
     if posterior.program is not None:
-        problem = difference_from_model(posterior.program.target, posterior.draws)
-        if problem is not None:
-            raise ValueError(f"Posterior.of: {problem}, expected the draws of program's model.")
+        target = posterior.program.target
+        try:
+            as_in_model(target, posterior.draws)
+        except ValueError as error:
+            raise ValueError(f"Posterior.of: {error}, expected the draws of program's model.") from None
 
 
 def _as_tensor(name: str, value: Any) -> Tensor:

@@ -31,7 +31,7 @@ class LadderTuning(ParticleTuning):
     changing = (*ParticleTuning.changing, "fresh")
 
     def __init__(self, state: State, levels: int, *args: Any, fresh: PriorDraws, **options: Any) -> None:
-        self.fresh, self._chains = fresh, len(state.energy) // levels
+        self.fresh = fresh
         super().__init__(state, levels, *args, gain=decreasing_gain, **options)
 
     def settings(self, iteration: int) -> ReplicaSettings:  # type: ignore[override]  # has all of its fields
@@ -39,7 +39,7 @@ class LadderTuning(ParticleTuning):
         steps = super().settings(iteration)
         parity = (iteration - 1) % 2
         step_size: Any = steps.step_size
-        fresh = self.fresh.take(self._chains) if parity == 1 else None
+        fresh = self.fresh.take(self.step_sizes.chains) if parity == 1 else None
         return ReplicaSettings(step_size, steps.num_steps, steps.metrics, steps.persistence, parity, fresh)
 
     def new_ladder(self, old: Tensor, new: Tensor) -> None:

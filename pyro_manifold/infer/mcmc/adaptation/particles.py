@@ -41,6 +41,7 @@ class GroupStepSizes(Adapter[HamiltonianSettings]):
 
     Attributes:
         logarithm: log ε, ``(groups,)``.
+        chains: number of chains of a group.
     """
 
     changing = ("logarithm", "_moves")
@@ -48,7 +49,7 @@ class GroupStepSizes(Adapter[HamiltonianSettings]):
     def __init__(
         self, step_size: float, energy: Tensor, groups: int, target: float, gain: Callable[[int], float]
     ) -> None:
-        self._chains, self._target, self._gain = len(energy) // groups, target, gain
+        self.chains, self._target, self._gain = len(energy) // groups, target, gain
         self.restart(energy.new_full((groups,), math.log(step_size)))
 
     def restart(self, logarithm: Tensor) -> None:
@@ -56,10 +57,10 @@ class GroupStepSizes(Adapter[HamiltonianSettings]):
         self.logarithm, self._moves = logarithm, 0
 
     def contribute(self, settings: HamiltonianSettings, iteration: int) -> HamiltonianSettings:
-        return settings._replace(step_size=self.logarithm.exp().repeat_interleave(self._chains))
+        return settings._replace(step_size=self.logarithm.exp().repeat_interleave(self.chains))
 
     def learn(self, seen: WarmUpIteration) -> None:
-        acceptance = seen.statistics["acceptance_rate"].reshape(-1, self._chains).mean(1)
+        acceptance = seen.statistics["acceptance_rate"].reshape(-1, self.chains).mean(1)
         self.logarithm = self.logarithm + self._gain(self._moves) * (acceptance - self._target)
         self._moves += 1
 

@@ -9,7 +9,16 @@ from torch import Tensor
 
 from pyro_manifold.infer.mcmc.mechanics.leapfrog import State, leapfrog_step, refresh, reversed_in_time, total_energy
 from pyro_manifold.infer.mcmc.mechanics.product import Metrics, ProductMechanics
-from pyro_manifold.infer.mcmc.transitions import Blocks, Noise, Potential, Statistics, choose, metropolis, uniform_like
+from pyro_manifold.infer.mcmc.transitions import (
+    Blocks,
+    Noise,
+    Potential,
+    Statistics,
+    choose,
+    metropolis,
+    uniform_like,
+    with_step_sizes,
+)
 
 
 class HamiltonianSettings(NamedTuple):
@@ -61,9 +70,7 @@ class Trajectory:
 
     def prepared(self, settings: HamiltonianSettings, state: State) -> HamiltonianSettings:
         """Return the settings with the step size as a tensor ``(chains,)``."""
-        energy = state.energy
-        step_size = torch.as_tensor(settings.step_size, dtype=energy.dtype, device=energy.device)
-        return settings._replace(step_size=step_size.expand(energy.shape))
+        return with_step_sizes(settings, state.energy)
 
     def noise(self, state: State, random: torch.Generator) -> Noise:
         """Draw the noise of the momenta and of the Metropolis decision."""

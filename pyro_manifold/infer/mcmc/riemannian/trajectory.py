@@ -28,6 +28,7 @@ from pyro_manifold.infer.mcmc.transitions import (
     metropolis,
     normal_like,
     uniform_like,
+    with_step_sizes,
 )
 
 RUNAWAY_THRESHOLD = 10.0
@@ -145,9 +146,7 @@ class LagrangianTrajectory:
 
     def prepared(self, settings: LagrangianSettings, state: LagrangianState) -> LagrangianSettings:
         """Return the settings with the step size as a tensor ``(chains,)``."""
-        energy = state.energy
-        step_size = torch.as_tensor(settings.step_size, dtype=energy.dtype, device=energy.device)
-        return settings._replace(step_size=step_size.expand(energy.shape))
+        return with_step_sizes(settings, state.energy)
 
     def noise(self, state: LagrangianState, random: torch.Generator) -> Noise:
         """Draw the noise of the velocities and of the Metropolis decision."""

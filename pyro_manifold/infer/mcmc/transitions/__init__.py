@@ -32,6 +32,7 @@ from pyro_manifold.infer.mcmc.transitions.states import (
     per_chain,
     unbound,
     uniform_like,
+    with_step_sizes,
 )
 from pyro_manifold.infer.mcmc.transitions.step_graph import Density
 from pyro_manifold.infer.mcmc.transitions.trees import of_tensors

@@ -24,6 +24,7 @@ from pyro_manifold.infer.mcmc.transitions.states import (
     Transition,
     normal_like,
     uniform_like,
+    with_step_sizes,
 )
 from pyro_manifold.store import Saved
 
@@ -88,9 +89,7 @@ class PlainTransition:
 
     def prepared(self, settings: StepSize, state: PositionState) -> StepSize:
         """Return the settings with the step size as a tensor ``(chains,)``."""
-        energy = state.energy
-        step_size = torch.as_tensor(settings.step_size, dtype=energy.dtype, device=energy.device)
-        return settings._replace(step_size=step_size.expand(energy.shape))
+        return with_step_sizes(settings, state.energy)
 
     def noise(self, state: PositionState, random: torch.Generator) -> Noise:
         """Draw the noise of the proposal and of the Metropolis decision."""

@@ -111,6 +111,12 @@ def num_steps_of(settings: Any) -> int:
     return int(settings.num_steps)
 
 
+def with_step_sizes(settings: Any, energy: Tensor) -> Any:
+    """Return settings with the step size as a tensor ``(chains,)``, in the dtype and on the device of energies."""
+    step_size = torch.as_tensor(settings.step_size, dtype=energy.dtype, device=energy.device)
+    return settings._replace(step_size=step_size.expand(energy.shape))
+
+
 def check_returns(transition: object, function: str, value: Any, expected: str, like: Any = None) -> None:
     """Raise an error unless a function of a transition returns a pair, or a tree of the same kind as another.
 
