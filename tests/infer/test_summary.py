@@ -167,7 +167,7 @@ def test_it_is_an_error_where_symmetries_cannot_be_found():
     for aligned in (part.get_samples, partial(part.to_inferencedata, log_likelihood=False)):
         with pytest.raises(ValueError, match=r"align: the symmetries .*save_params.* align_rotations"):
             aligned(align=True)
-    with pytest.raises(ValueError, match=r"without a model"):
+    with pytest.raises(ValueError, match=r"there is no model: pass program=Program"):
         to_inferencedata({"U": torch.randn(2, 10, 3)}, align=True)
 
 
