@@ -8,7 +8,7 @@ sites, whose einsum has an autograd function of its own).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,10 +28,13 @@ BatchPotential = Callable[[Sites, Batch], Tensor]
 _COMPARISON_SCALES = (0.01, 0.3, 1.0, 3.0)
 
 
-def value_and_gradient(potential_fn: PotentialFunction, sites: Sites) -> tuple[Tensor, Sites]:
+def value_and_gradient(
+    potential_fn: PotentialFunction, sites: Sites, undifferentiated: Collection[str] = ()
+) -> tuple[Tensor, Sites]:
     """Compute the potential energy and Euclidean gradient of one chain; a failed factorisation gives NaN for both.
 
-    A trajectory through such a point is therefore rejected, whichever backend evaluates the density.
+    A trajectory through such a point is therefore rejected, whichever backend evaluates the density. The gradient is
+    reported as 0 with respect to sites that are ``undifferentiated``.
 
     Raises:
         ValueError: inside of ``torch.inference_mode()``, where each gradient would be 0.
@@ -41,11 +44,11 @@ def value_and_gradient(potential_fn: PotentialFunction, sites: Sites) -> tuple[T
             "Gradients are needed, and torch records none inside of torch.inference_mode(): run outside of it; "
             "torch.no_grad() is possible."
         )
-    leaves = {name: value.detach().requires_grad_() for name, value in sites.items()}
+    leaves = {name: value.detach().requires_grad_() for name, value in sites.items() if name not in undifferentiated}
     zeros = {name: torch.zeros_like(value) for name, value in sites.items()}
     try:
         with torch.enable_grad():
-            energy = potential_fn(leaves)
+            energy = potential_fn({**sites, **leaves})
             _check_scalar(energy)
             if not energy.requires_grad:
                 return energy.to(next(iter(zeros.values()))), zeros
@@ -53,10 +56,8 @@ def value_and_gradient(potential_fn: PotentialFunction, sites: Sites) -> tuple[T
     except FactorisationError:
         nowhere = {name: torch.full_like(value, torch.nan) for name, value in sites.items()}
         return next(iter(leaves.values())).new_tensor(torch.nan), nowhere
-    gradient = {
-        name: zeros[name] if value is None else value.detach() for name, value in zip(leaves, gradients, strict=True)
-    }
-    return energy.detach(), gradient
+    found = {name: value.detach() for name, value in zip(leaves, gradients, strict=True) if value is not None}
+    return energy.detach(), {**zeros, **found}
 
 
 def value_alone(potential_fn: PotentialFunction, sites: Sites) -> Tensor:
@@ -92,6 +93,7 @@ class BatchedPotential:
         example: positions of all chains; they give number, shapes, dtypes and devices, and backends are compared near
             them.
         manifolds: manifolds of the sites that have one, so that the comparison stays on them.
+        undifferentiated: sites with respect to which no gradient is needed; it is reported as 0.
         batch: an example of the inputs that change from step to step; None if there are none.
         own_batches: whether a batch has a leading chain dimension.
         gradient: whether to compute gradients; if not, a call returns none, and the potential energy need not be
@@ -109,6 +111,7 @@ class BatchedPotential:
         example: Sites,
         manifolds: Mapping[str, Manifold] | None = None,
         *,
+        undifferentiated: Collection[str] = (),
         batch: Batch | None = None,
         own_batches: bool = False,
         gradient: bool = True,
@@ -119,6 +122,7 @@ class BatchedPotential:
         self._names, self._batch_names = list(example), list(batch or {})
         self._own_batches, self._takes_batch = own_batches, batch is not None
         self._differentiated = self._names if gradient else []
+        self._undifferentiated = frozenset(undifferentiated)
         inputs = [*example.values(), *(batch or {}).values()]
         shared = 0 if own_batches else len(self._batch_names)
         self.graph = Vectorised(self._one_chain, inputs, shared=shared, labels=self._labels)
@@ -186,7 +190,7 @@ class BatchedPotential:
         potential, sites = self._of_values(values)
         if not self._differentiated:
             return (value_alone(potential, sites),)
-        energy, gradient = value_and_gradient(potential, sites)
+        energy, gradient = value_and_gradient(potential, sites, self._undifferentiated)
         return energy, *gradient.values()
 
     def _of_values(self, values: Sequence[Tensor]) -> tuple[PotentialFunction, Sites]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -22,6 +22,7 @@ class BatchedDensity:
         batches: function from the number of a step to its batch; ``{}`` is the batch of all data.
         example: positions of all chains.
         manifolds: manifolds of the sites that have one.
+        undifferentiated: sites with respect to which no gradient is needed; it is reported as 0.
         own: whether each chain has a batch of its own, with a leading chain dimension, or all have the same.
         gradient: whether to compute gradients; if not, the density need not be differentiable.
         compile: options for `torch.compile`, if graphs are to be compiled; None if not.
@@ -40,6 +41,7 @@ class BatchedDensity:
         example: Sites,
         manifolds: Mapping[str, Manifold] | None = None,
         *,
+        undifferentiated: Collection[str] = (),
         own: bool = False,
         gradient: bool = True,
         compile: Mapping[str, Any] | None = None,
@@ -47,7 +49,12 @@ class BatchedDensity:
     ) -> None:
         self._minibatch_of, self.batches = minibatch_of, batches
         self._example, self._manifolds, self._own = example, manifolds, own
-        self._options: Any = {"gradient": gradient, "compile": compile, "warn": warn}
+        self._options: Any = {
+            "undifferentiated": undifferentiated,
+            "gradient": gradient,
+            "compile": compile,
+            "warn": warn,
+        }
         self.graphs: dict[Any, BatchedPotential] = {}
         self.first = self._on(batches(0))
 

@@ -30,6 +30,7 @@ def initial_values(target: Target, chains: int, initial_params: Sites | None) ->
         positions = {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
     else:
         target.check(initial_params)
+        initial_params = target.started(initial_params)
         positions = {name: initial_params[name].detach() for name in sorted(initial_params)}
     _check_membership(target, positions)
     return _widened(target, positions)

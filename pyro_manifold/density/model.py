@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -92,6 +92,9 @@ class ModelTarget(Target):
     @property
     def dependent(self) -> frozenset[str]:
         return frozenset() if self.joint is None else frozenset(self.joint.names)
+
+    def needed(self, names: Sequence[str]) -> list[str]:
+        return [*names] if self.joint is None else sorted({*self.manifolds, *self.transforms})
 
     def values(self, sites: Sites) -> Sites:
         return super().values(sites) if self.joint is None else self.joint.values(sites)

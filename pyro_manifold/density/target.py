@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -47,6 +47,28 @@ class Target:
     def angles(self) -> tuple[str, ...]:
         """Sites without a constraint that may be angles; see `possible_angles`."""
         return ()
+
+    @property
+    def as_written(self) -> Target:
+        """The target in the coordinates of the model as it is written."""
+        return self
+
+    @property
+    def undifferentiated(self) -> frozenset[str]:
+        """Sites that never move, and with respect to which no gradient is needed."""
+        return frozenset()
+
+    def sites(self, position: Sites) -> Sites:
+        """Return the sites of the model in unconstrained space or on their manifold, from a position of chains."""
+        return position
+
+    def needed(self, names: Sequence[str]) -> list[str]:
+        """Return the sites of a position from which the values of these sites follow."""
+        return [*names]
+
+    def started(self, sites: Sites) -> Sites:
+        """Return the position at which chains begin that are given these sites."""
+        return sites
 
     def values(self, sites: Sites) -> Sites:
         """Return the sites as the model has them: unconstrained ones are transformed to their support."""

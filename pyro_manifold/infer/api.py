@@ -316,7 +316,7 @@ class MCMC(Results):
             self.kernel.run = run
             if self._num_superchains is not None:
                 together = self.num_chains // self._num_superchains
-                run.move_to({name: x[::together].repeat_interleave(together, 0) for name, x in run.sites.items()})
+                run.move_to({name: x[::together].repeat_interleave(together, 0) for name, x in run.positions.items()})
             data = data if run.problem.is_subsampled else {}
             storage, goal = self._storage(run, data), self._goal(run)
             return Sampling(run, storage, self._thinning, self._most_samples, goal, data)
@@ -357,12 +357,9 @@ class MCMC(Results):
         """Return the draw storage of a run."""
         names = self._names_to_save(run)
         if self._store is None:
-            dependent = run.problem.target.dependent
             if self.transforms is not None:
-                refuse_dependent(dependent, "transforms of MCMC do not follow")
-            transforms = self.kernel.transforms if self.transforms is None else self.transforms
-            transforms = None if dependent else transforms
-            return InMemory(self._requested_samples // self._thinning, names, transforms)
+                refuse_dependent(run.target.dependent, "transforms of MCMC do not follow")
+            return InMemory(self._requested_samples // self._thinning, names, run.target, self.transforms)
         parts = {"num_superchains": str(self._num_superchains), "tempering": repr(self._tempering), **data}
         if self._initial_params is not None:
             starts = {name: x + 0.0 for name, x in self._initial_params.items()}  # which has no -0.0

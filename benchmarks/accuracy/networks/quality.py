@@ -117,10 +117,10 @@ def sampled(kernel, network, data, warmup, seconds):
     with pyro.validation_enabled(False):
         run = kernel.prepare(CHAINS, warmup, None)
         while predictions.draws < 2 or time.process_time() - started < seconds:
-            sites = run.advance()
+            run.iterate()
             if not run.warming_up:
                 draw = predictions.draws
-                predictions(Iteration("Sample", draw, draw, sites, run.statistics, run.problem.target.values))
+                predictions(Iteration("Sample", draw, draw, run.positions, run.statistics, run.target))
     taken = time.process_time() - started
     r_hat = float(predictions.r_hat[0].flatten().quantile(0.95))
     return Found(predictions.mean, taken, f"{CHAINS} × {predictions.draws}", r_hat)

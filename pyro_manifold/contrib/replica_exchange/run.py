@@ -53,6 +53,7 @@ class ReplicaRun(Run[State, ReplicaSettings]):
     """
 
     tuning: LadderTuning
+    is_of_kernel = False
     changing = (*Run.changing, "counts")
 
     def __init__(
@@ -76,25 +77,24 @@ class ReplicaRun(Run[State, ReplicaSettings]):
         return self._posterior
 
     @property
-    def sites(self) -> Sites:
-        """Positions of the chains at β = 1, ``{site: (groups, ...)}``, as in `Run.sites`."""
+    def positions(self) -> Sites:
+        """Positions of the chains at β = 1, ``{site: (groups, ...)}``."""
         cold = {block: x[-self.chains :] for block, x in self.state.position.items()}
         return split(self.problem.layout.unpack(cold))[1]
 
-    def advance(self) -> Sites:
-        """Run one iteration of every replica and return `sites`."""
-        super().advance()
+    def iterate(self) -> None:
+        """Run one iteration of every replica."""
+        super().iterate()
         self.counts.take_in(self.statistics)
         if self.iteration in self._rounds:
             self._set_ladder()
         elif self.iteration == self.warmup_steps:
             self.counts = Counts(self.counts.inverse_temperature, self.chains)
-        self._recent.append(self.sites)
+        self._recent.append(self.positions)
         swapped = self.statistics["came_from"] != len(self.counts.inverse_temperature) - 1
         self.statistics = {
             name: value[-self.chains :] for name, value in self.statistics.items() if name not in _OF_REPLICAS
         } | {"swapped": swapped[-self.chains :]}
-        return self.sites
 
     def _set_ladder(self) -> None:
         old = self.counts.inverse_temperature

@@ -145,7 +145,11 @@ class Kernel(MCMCKernel):
             parts = Composition(PositionState({}, torch.zeros(chains), {}), (), Fixed(None), lambda state, _: state)
         if not isinstance(parts, Composition):
             raise TypeError(f"{type(self).__name__}.compose returns {type(parts).__name__}, expected Composition.")
-        return Run(problem, parts, warmup_steps, self.configuration())
+        return self.kind_of_run(target)(problem, parts, warmup_steps, self.configuration())
+
+    def kind_of_run(self, target: Target) -> type[Run[Any, Any]]:
+        """Return the class of runs of a target."""
+        return Run
 
     def initialised(self, problem: Problem, warmup_steps: int) -> Problem:
         """Return the problem with the initial positions that the kernel chooses; by default they are unchanged."""
@@ -153,7 +157,10 @@ class Kernel(MCMCKernel):
 
     def batched(self, target: Target, example: Sites) -> BatchedDensity:
         """Return the function for energies and gradients of all chains, for positions like these."""
-        return BatchedDensity(target.on, Batches(), example, target.manifolds, warn=self._warn)
+        fixed = target.undifferentiated
+        return BatchedDensity(
+            target.on, Batches(), example, target.manifolds, undifferentiated=fixed, warn=self._warn
+        )
 
     def configuration(self) -> dict[str, str]:
         """Return the settings that are constants, strings or lists, as strings by name."""
@@ -254,7 +261,8 @@ class Kernel(MCMCKernel):
         """Initial values of one chain; sites on manifolds are on their manifold, all others in unconstrained space."""
         if self._run is None:
             return self._given_params
-        return {name: value[0] for name, value in self._run.problem.initial_values.items()}
+        run = self._run
+        return {name: value[0] for name, value in run.target.sites(run.problem.initial_values).items()}
 
     @initial_params.setter
     def initial_params(self, params: Sites) -> None:
@@ -311,7 +319,7 @@ class Kernel(MCMCKernel):
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling; a run is pickled as its target and state, without graphs."""
         run = self._run
-        if type(run) is not Run:  # no run, or one of replicas, which `run_of` cannot recreate
+        if run is None or not run.is_of_kernel:
             return {**self.__dict__, "_run": None}
         arguments = (run.problem.target, run.chains, run.warmup_steps, run.problem.initial_values)
         return {**self.__dict__, "_run": (*arguments, run.state_dict())}

@@ -259,7 +259,7 @@ def _explore(
     )
     for _ in range(states - 1):
         for _ in range(moves):
-            run.advance()
+            run.iterate()
             acceptance.append(run.statistics["acceptance_rate"])
             steps += int(run.statistics["n_steps"][0])
         sites.append(_sites(run))

@@ -2,6 +2,7 @@
 
 from pyro_manifold.infer.mcmc.adaptation.adapter import Adaptation, Adapter, WarmUpIteration
 from pyro_manifold.infer.mcmc.adaptation.arrival import left_behind, representatives, warn_of_collapse
+from pyro_manifold.infer.mcmc.adaptation.centring import Centring, Recentred
 from pyro_manifold.infer.mcmc.adaptation.chain_step_sizes import ChainStepSizes
 from pyro_manifold.infer.mcmc.adaptation.jumps import of_all
 from pyro_manifold.infer.mcmc.adaptation.lengths import INITIAL_LENGTH, SHORTEST_LENGTH, LengthChoice, TrajectoryLength
@@ -19,4 +20,4 @@ from pyro_manifold.infer.mcmc.adaptation.particles import ParticleTuning, consta
 from pyro_manifold.infer.mcmc.adaptation.starts import nearer_starts
 from pyro_manifold.infer.mcmc.adaptation.step_size import FEWEST_STEPS, DualAveragingStepSize
 from pyro_manifold.infer.mcmc.adaptation.warmup import AdaptationSettings, WarmUp
-from pyro_manifold.infer.mcmc.adaptation.windows import windows
+from pyro_manifold.infer.mcmc.adaptation.windows import SHORT, windows

@@ -134,6 +134,10 @@ class LengthChoice(Saved):
         """
         self._window, self._window_before = Transitions(self._example), self._window
 
+    def forget(self) -> None:
+        """Discard all transitions, which were made in other coordinates, and keep the mean length."""
+        self._window, self._window_before = Transitions(self._example), Transitions(self._example)
+
     def reset(self) -> None:
         """Discard all transitions and reset the mean length, after a large change of masses."""
         self._window, self._window_before = Transitions(self._example), Transitions(self._example)

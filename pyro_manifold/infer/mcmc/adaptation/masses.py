@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pyro_manifold.density import CENTREDNESS
 from pyro_manifold.infer.mcmc.adaptation.adapter import Adapter, WarmUpIteration
 from pyro_manifold.infer.mcmc.adaptation.low_rank_masses import LowRankEstimator
 from pyro_manifold.infer.mcmc.adaptation.mass_estimators import (
@@ -100,7 +101,8 @@ class Masses(Adapter[HamiltonianSettings]):
     @property
     def inverse_mass_matrix(self) -> Blocks:
         """Inverse mass of each block, as in `InverseMassEstimator.reported`."""
-        return {block: self._estimators[block].reported(value) for block, value in self._inverse_masses.items()}
+        masses = {block: x for block, x in self._inverse_masses.items() if block != (CENTREDNESS,)}
+        return {block: self._estimators[block].reported(value) for block, value in masses.items()}
 
     def update(self, position: Blocks, gradient: Blocks) -> None:
         """Add the states of one iteration."""
@@ -115,6 +117,16 @@ class Masses(Adapter[HamiltonianSettings]):
         self._use(estimates)
         self.windows_completed += 1
         self.change = float((self._log_periods() - before).square().mean().sqrt().exp())
+        self._momenta_fit = False
+
+    def estimate_from(self, positions: Sequence[Blocks], gradients: Sequence[Blocks]) -> None:
+        """Set the masses to the estimates from other states, after a change of coordinates."""
+        self._begin_window()
+        for each in zip(positions, gradients, strict=True):
+            self.update(*each)
+        estimates = {block: estimator.estimate() for block, estimator in self._estimators.items()}
+        self._begin_window()
+        self._use(estimates)
         self._momenta_fit = False
 
     def _log_periods(self) -> Tensor:

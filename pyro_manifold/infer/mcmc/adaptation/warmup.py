@@ -9,7 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.mcmc.adaptation.adapter import Adaptation, WarmUpIteration
+from pyro_manifold.density import CENTREDNESS
+from pyro_manifold.infer.mcmc.adaptation.adapter import Adaptation, Adapter, WarmUpIteration
 from pyro_manifold.infer.mcmc.adaptation.arrival import (
     left_behind,
     of_chains,
@@ -17,6 +18,7 @@ from pyro_manifold.infer.mcmc.adaptation.arrival import (
     warn_of_chains_left,
     warn_of_collapse,
 )
+from pyro_manifold.infer.mcmc.adaptation.centring import Centring, Recentred
 from pyro_manifold.infer.mcmc.adaptation.chain_step_sizes import ChainStepSizes
 from pyro_manifold.infer.mcmc.adaptation.lengths import (
     INITIAL_LENGTH,
@@ -109,6 +111,7 @@ class WarmUp(Adaptation[HamiltonianSettings]):
         acceptance_of_one_step: acceptance probability of one leapfrog step, for the search of the step size.
         random: random number generator for the search of the initial step size.
         functionals: functionals of a state by which the trajectory length is chosen.
+        centring: adapter of coordinates; None to leave them as they are.
 
     Attributes:
         masses: adapter of masses.
@@ -125,9 +128,11 @@ class WarmUp(Adaptation[HamiltonianSettings]):
         acceptance_of_one_step: AcceptanceOfOneStep,
         random: torch.Generator,
         functionals: Callable[[ChainState], Tensor] = coordinates,
+        centring: Centring | None = None,
     ) -> None:
+        self.centring = centring
         self._plan, self._warmup_steps, self.masses = plan, warmup_steps, masses
-        self._coordinates = sum(x[0].numel() for x in state.position.values())
+        self._coordinates = sum(x[0].numel() for block, x in state.position.items() if block != (CENTREDNESS,))
         self._acceptance_of_one_step = acceptance_of_one_step
         schedule, lengths = plan.windows(warmup_steps), plan.lengths()
         adapts = plan.adapt_step_size
@@ -145,7 +150,8 @@ class WarmUp(Adaptation[HamiltonianSettings]):
         )
         choice = LengthChoice(lengths, state, functionals)
         self.lengths = TrajectoryLengths(lengths, choice, self.step_sizes, masses, schedule, plan.chooses_length)
-        adapters = {"masses": masses, "lengths": self.lengths, "step_sizes": self.step_sizes}
+        adapters: dict[str, Adapter[HamiltonianSettings]] = {} if centring is None else {"centring": centring}
+        adapters |= {"masses": masses, "lengths": self.lengths, "step_sizes": self.step_sizes}
         super().__init__(schedule, adapters)
         if adapts and (warmup_steps or not plan.found):
             self.step_sizes.search(state, random)
@@ -190,6 +196,12 @@ class WarmUp(Adaptation[HamiltonianSettings]):
             warn_of_chains_left(after.energy, self._coordinates)
         if self._plan.adapt_step_size:
             warn_of_collapse(self.step_size, self.num_steps, self.trajectory_length)
+
+    def recentred(self, state: State, found: Recentred, random: torch.Generator) -> None:
+        """Adapt to other coordinates, in which the chains are at a state."""
+        self.masses.estimate_from(found.positions, found.gradients)
+        self.lengths.choice.forget()
+        self.step_sizes.search(state, random)
 
     def _learn(self, seen: WarmUpIteration) -> None:
         left = left_behind(seen.after.energy, self._coordinates)

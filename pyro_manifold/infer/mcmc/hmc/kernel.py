@@ -14,9 +14,11 @@ from torch import Tensor
 from torch.distributions import Transform
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.density import Sites
+from pyro_manifold.density import CentredTarget, ModelTarget, Sites, Target, centred
 from pyro_manifold.infer.mcmc.adaptation import (
+    SHORT,
     AdaptationSettings,
+    Centring,
     Masses,
     WarmUp,
     estimators,
@@ -25,6 +27,7 @@ from pyro_manifold.infer.mcmc.adaptation import (
     windows,
 )
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share
+from pyro_manifold.infer.mcmc.hmc.centred_run import CentredRun
 from pyro_manifold.infer.mcmc.hmc.reflection import reflections
 from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning, as_tuning
 from pyro_manifold.infer.mcmc.kernel import Kernel
@@ -48,6 +51,7 @@ from pyro_manifold.infer.mcmc.transitions import (
     composition_of,
     coordinates,
 )
+from pyro_manifold.infer.mcmc.running import Run
 from pyro_manifold.infer.mcmc.transitions import Tuning as TuningOf
 from pyro_manifold.manifolds import Manifold, Stiefel
 from pyro_manifold.store import fingerprint
@@ -182,9 +186,23 @@ class HamiltonianKernel(Kernel):
             schedule = self._plan.windows(warmup_steps) if self._plan.adapt_mass_matrix else []
             masses = self._masses(problem, mechanics, schedule)
             functionals = problem.functionals(problem) if self._plan.tries_lengths(warmup_steps) else coordinates
-            return WarmUp(self._plan, warmup_steps, state, masses, acceptance, problem.random, functionals)
+            centring = None
+            if isinstance(problem.target, CentredTarget):
+                centring = Centring(problem.target, problem.layout, problem.potential, schedule)
+            return WarmUp(self._plan, warmup_steps, state, masses, acceptance, problem.random, functionals, centring)
 
         return self.composed(problem, self.mechanics(problem), warm_up)
+
+    def run_of(self, target: Target, chains: int, warmup_steps: int, initial_params: Sites | None) -> Run[Any, Any]:
+        """Create a run, in coordinates that warm-up may centre."""
+        first = {} if self._tuned is None else self._tuned.centredness
+        adapts = self._plan.adapt_step_size and self._plan.adapt_mass_matrix and warmup_steps >= SHORT
+        if isinstance(target, ModelTarget) and (adapts or first):
+            target = centred(target, first) or target
+        return super().run_of(target, chains, warmup_steps, initial_params)
+
+    def kind_of_run(self, target: Target) -> type[Run[Any, Any]]:
+        return CentredRun if isinstance(target, CentredTarget) else Run
 
     def _masses(self, problem: Problem, mechanics: ProductMechanics, schedule: list[range]) -> Masses:
         make = estimators(problem, mechanics, self._full_mass == "low rank")
@@ -266,6 +284,12 @@ class HamiltonianKernel(Kernel):
         return self._tuning.masses.inverse_mass_matrix
 
     @property
+    def centredness(self) -> Sites:
+        """Centredness c of each element of sites that moved in other coordinates than written; see `CentredTarget`."""
+        run = self.run
+        return run.centredness if isinstance(run, CentredRun) else {}
+
+    @property
     def mass_matrix_adapter(self) -> NoReturn:
         """Pyro's attribute for custom mass matrices, which is not supported here.
 
@@ -281,7 +305,7 @@ class HamiltonianKernel(Kernel):
     @property
     def tuning(self) -> Tuning:
         """Step size, masses and trajectory length, for `OHMC(..., tuning=...)`."""
-        return Tuning(self.step_size, self.inverse_mass_matrix, self.trajectory_length)
+        return Tuning(self.step_size, self.inverse_mass_matrix, self.trajectory_length, self.centredness)
 
     @property
     def _tuning(self) -> WarmUp:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
@@ -27,6 +27,7 @@ class Tuning:
             ``(chains, matrices * (p + 1))``. The key of a block of one site may be the site's name. Blocks that are
             missing have the default initial masses.
         trajectory_length: mean integration time; None to adapt it.
+        centredness: c of each element of sites that warm-up centred otherwise than written; see `CentredTarget`.
 
     Raises:
         ValueError: for values that are not positive.
@@ -45,6 +46,7 @@ class Tuning:
     step_size: float
     inverse_mass_matrix: Mapping[Any, Tensor | float]
     trajectory_length: float | None = None
+    centredness: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_positive(step_size=self.step_size)
@@ -60,7 +62,7 @@ class Tuning:
         """Return the inverse masses as given, converted such that equal values compare equal."""
         return {
             block: torch.as_tensor(x).detach().cpu().double() if isinstance(x, Tensor | Real) else x
-            for block, x in self._by_block().items()
+            for block, x in {**self._by_block(), **{("centredness", name): c for name, c in self.centredness.items()}}.items()
         }
 
     def _by_block(self) -> dict[Block, Any]:

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pyro_manifold.density import Sites
+from pyro_manifold.density import Sites, Target
 from pyro_manifold.infer.mcmc.running.loop import Buffers, Iteration, Recorder
 from pyro_manifold.infer.mcmc.transitions import Statistics
 
@@ -50,15 +50,20 @@ class InMemory:
 
     Args:
         draws: expected number of draws.
-        names: sites to store.
-        transforms: transforms to unconstrained space, in which draws are stored; None to store constrained values, as
-            is necessary if the transform of a site depends on other sites.
+        names: sites of which draws are returned.
+        target: target of the draws, which are stored as positions.
+        transforms: transforms from values to unconstrained space, in place of those of the target.
     """
 
     def __init__(
-        self, draws: int, names: list[str], transforms: Mapping[str, torch.distributions.Transform] | None
+        self,
+        draws: int,
+        names: list[str],
+        target: Target,
+        transforms: Mapping[str, torch.distributions.Transform] | None = None,
     ) -> None:
-        self._names, self._transforms, self._constrained = names, transforms or {}, transforms is None
+        self._names, self._target, self._transforms = names, target, transforms
+        self._fixed: Sites = {}
         self._buffers, self._recorder = self._new_buffers(draws), Recorder()
         self._before: tuple[Sites, Statistics] | None = None
 
@@ -73,6 +78,8 @@ class InMemory:
 
     def __call__(self, iteration: Iteration) -> None:
         self._buffers(iteration)
+        if iteration.kept:
+            self._fixed = {name: iteration.positions[name] for name in self._target.undifferentiated}
         self._recorder(iteration)
 
     def sampling(self) -> AbstractContextManager[object]:
@@ -92,14 +99,22 @@ class InMemory:
         self._recorder.record.forget()
 
     def samples(self, draws: int, last: int | None = None) -> Sites:
-        sites = self._all_sites(draws)
-        return {name: self._transforms[name].inv(z) if name in self._transforms else z for name, z in sites.items()}
+        positions = self._all_sites(draws)
+        if not positions:
+            return positions
+        fixed = {name: x.unsqueeze(1).expand(-1, draws, *x.shape[1:]) for name, x in self._fixed.items()}
+        if self._transforms is None:
+            found = self._target.values({**positions, **fixed})
+        else:
+            sites = self._target.sites({**positions, **fixed})
+            found = {name: self._transforms[name].inv(z) if name in self._transforms else z for name, z in sites.items()}
+        return {name: found[name] for name in self._names}
 
     def statistics(self, draws: int, last: int | None = None, names: Collection[str] | None = None) -> Statistics:
         return self._all_statistics(draws, names)
 
     def _new_buffers(self, draws: int) -> Buffers:
-        return Buffers(draws, self._names, constrained=self._constrained)
+        return Buffers(draws, self._target.needed(self._names))
 
     def _all_sites(self, draws: int) -> Sites:
         return self._joined(0, self._buffers.filled(draws - self._made_before))

@@ -228,7 +228,7 @@ def identified_quantities(run: Run[Any, Any]) -> Quantities:
         nonlocal found
         if found is None:
             try:
-                found = symmetries(run.target, run.values)
+                found = symmetries(run.target.as_written, run.values)
             except Exception:  # a model can fail in any way, entries are then checked unchanged
                 found = []
         return known_quantities(draws, found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from pyro_manifold.density import Sites
+from pyro_manifold.density import Sites, Target
 from pyro_manifold.infer.mcmc.running.record import Record
 from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.transitions import NotFiniteError, Statistics
@@ -29,23 +29,27 @@ class Iteration:
         stage: ``"Warmup"`` or ``"Sample"``, as in Pyro.
         index: number of the iteration within its stage, from 0.
         draw: number of the draw that it completes, from 0; -1 if it is thinned or in warm-up.
-        sites: positions of the chains, ``{site: (chains, ...)}``; sites on manifolds are on their manifold, others in
-            unconstrained space.
+        positions: positions of the chains in the coordinates in which they move, ``{site: (chains, ...)}``.
         statistics: statistics of the transitions, ``{name: (chains,)}``.
-        constrain: function from ``sites`` to constrained values, used by `values`.
+        target: target of the draws.
     """
 
     stage: Literal["Warmup", "Sample"]
     index: int
     draw: int
-    sites: Sites
+    positions: Sites
     statistics: Statistics
-    constrain: Callable[[Sites], Sites] = field(default=dict, repr=False)
+    target: Target = field(repr=False)
+
+    @cached_property
+    def sites(self) -> Sites:
+        """Sites of the model, ``{site: (chains, ...)}``, on their manifold or in unconstrained space."""
+        return self.target.sites(self.positions)
 
     @cached_property
     def values(self) -> Sites:
         """Constrained values of all sites, ``{site: (chains, ...)}``, computed at most once."""
-        return self.constrain(self.sites)
+        return self.target.values(self.positions)
 
     @property
     def kept(self) -> bool:
@@ -104,16 +108,17 @@ def sample(
     """
     planned = num_samples if goal is None else goal.planned(num_samples)
     run.policy.planned = run.warmup_steps + planned
-    draws, stop_reason, constrain = 0, None, run.problem.target.values
+    draws, stop_reason = 0, None
     try:
         while run.iteration < run.warmup_steps + num_samples:
-            sites = run.advance()
+            run.iterate()
+            of_chains = run.positions, run.statistics, run.target
             if run.warming_up:
-                iteration = Iteration("Warmup", run.iteration - 1, -1, sites, run.statistics, constrain)
+                iteration = Iteration("Warmup", run.iteration - 1, -1, *of_chains)
             else:
                 index = run.iteration - run.warmup_steps - 1
                 draw = index // thinning if (index + 1) % thinning == 0 else -1
-                iteration = Iteration("Sample", index, draw, sites, run.statistics, constrain)
+                iteration = Iteration("Sample", index, draw, *of_chains)
             for consumer in consumers:
                 consumer(iteration)
                 if consumer is consumers[0]:
@@ -155,7 +160,7 @@ class Buffers:
     def __call__(self, iteration: Iteration) -> None:
         if not iteration.kept:
             return
-        sites = iteration.values if self._constrained else iteration.sites
+        sites = iteration.values if self._constrained else iteration.positions
         if not self._buffers:
             self._buffers = {name: self._empty(sites[name]) for name in self._names}
         if self.draws == self._room:

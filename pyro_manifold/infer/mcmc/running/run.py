@@ -54,6 +54,9 @@ class Run(Saved, Generic[S, T]):
         configuration: the kernel's settings as strings, with the numbers of chains and of warm-up iterations.
     """
 
+    is_of_kernel: ClassVar[bool] = True
+    """Whether `Kernel.run_of` can make the run again from its target."""
+
     changing: ClassVar[tuple[str, ...]] = (
         "iteration",
         "state",
@@ -106,9 +109,14 @@ class Run(Saved, Generic[S, T]):
         return self.iteration <= self.warmup_steps
 
     @property
-    def sites(self) -> Sites:
-        """Positions of the chains, ``{site: (chains, ...)}``, on manifolds, or unconstrained for other sites."""
+    def positions(self) -> Sites:
+        """Positions of the chains in the coordinates in which they move, ``{site: (chains, ...)}``."""
         return self.problem.layout.unpack(self.state.position)
+
+    @property
+    def sites(self) -> Sites:
+        """Sites of the model, ``{site: (chains, ...)}``, on manifolds, or unconstrained for other sites."""
+        return self.target.sites(self.positions)
 
     @property
     def max_temperature_site(self) -> str | None:
@@ -144,10 +152,15 @@ class Run(Saved, Generic[S, T]):
     @property
     def values(self) -> Sites:
         """Constrained values of the chains, ``{site: (chains, ...)}``."""
-        return self.problem.target.values(self.sites)
+        return self.target.values(self.positions)
 
     def advance(self) -> Sites:
         """Run one iteration of every chain and return `sites`."""
+        self.iterate()
+        return self.sites
+
+    def iterate(self) -> None:
+        """Run one iteration of every chain."""
         if not self._lookahead:
             self._make_several()
         if self._lookahead:
@@ -158,7 +171,6 @@ class Run(Saved, Generic[S, T]):
             self._make_one()
         self.code.after_iteration()
         self.policy.after(self.iteration, self.statistics, self.state, self.warming_up)
-        return self.sites
 
     def _make_one(self) -> None:
         iteration = self.iteration + 1

@@ -41,7 +41,7 @@ class SymmetryRecord:
         self._done = True
         samples = {name: torch.stack([draw[name] for draw in self._draws], 1) for name in self._draws[0]}
         with torch.random.fork_rng(devices=[]):  # a model may use random numbers of its own
-            found = found_symmetries(lambda: self._run.target, samples)
+            found = found_symmetries(lambda: self._run.target.as_written, samples)
         if found is not None and not {name for each in found for name in each.names} <= self._names:
             found = None
         with suppress(OSError):  # draw storage finds a folder that is gone or full

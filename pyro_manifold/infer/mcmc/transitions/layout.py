@@ -59,6 +59,11 @@ class Layout:
         groups = tuple(group for group in (*full_mass, rest) if group)
         return cls(manifold_sites, groups, shapes, frozenset(full_mass))
 
+    @property
+    def blocks(self) -> list[Block]:
+        """All blocks."""
+        return [*((name,) for name in self.manifold_sites), *self.groups]
+
     def pack(self, sites: dict[str, Tensor]) -> Blocks:
         """Convert ``{site: (chains, ...)}`` to ``{block: (chains, ...)}``; an empty dictionary stays empty."""
         if not sites:

@@ -149,8 +149,9 @@ class Problem:
 
 def _compare_gradient(target: Target, positions: Sites) -> None:
     """Raise ValueError if the gradient is wrong; at an inverse temperature of 0 that of the likelihood is not seen."""
-    full = target.full if isinstance(target, TemperedTarget) else target
-    positions = {name: x for name, x in positions.items() if name != INVERSE_TEMPERATURE}
+    full = target.full if isinstance(target, TemperedTarget) else target.as_written
+    fixed = {INVERSE_TEMPERATURE, *target.undifferentiated}
+    positions = {name: x for name, x in positions.items() if name not in fixed}
     refuse_cut_gradients(full.potential_fn, positions, full.manifolds)
 
 

@@ -1,0 +1,372 @@
+r"""Coordinates of location-scale sites between the model as written and its non-centred form.
+
+A site $x \sim F(\mathrm{loc}, \mathrm{scale})$ whose location or scale depends on other sites moves as $x'$, with a
+centredness c in [0, 1] of each element,
+
+$$ x = \mathrm{loc} + \mathrm{scale}^{1-c}\,(x' - c\,\mathrm{loc}), \qquad
+   \log p(x', \dots) = \log p(x, \dots) + (1 - c) \log \mathrm{scale}. $$
+
+c = 1 is the model as written, and c = 0 the non-centred form, in which x' is independent of its location and scale
+under the prior (Papaspiliopoulos, Roberts & Sköld, Statistical Science 22, 2007; Gorinova, Moore & Hoffman, ICML 2020).
+Of a `LogNormal`, x is the logarithm of the value.
+
+c is a site that does not move (`pyro_manifold.manifolds.Constant`), so that it is an input of the traced density.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions.torch_distribution import ExpandedDistribution, MaskedDistribution
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+from torch.distributions import (
+    AffineTransform,
+    Cauchy,
+    Distribution,
+    ExpTransform,
+    Gumbel,
+    Independent,
+    Laplace,
+    Normal,
+    StudentT,
+    Transform,
+    TransformedDistribution,
+)
+
+from pyro_manifold.compiled import Verified, vectorise
+from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.model import ModelTarget
+from pyro_manifold.density.sites import latent_sites
+from pyro_manifold.density.target import Target
+from pyro_manifold.manifolds import Constant
+
+CENTREDNESS = "centredness of sites"
+"""The name of the site c, ``(chains, elements)``; it contains spaces, so that it is unlikely to be a user's name."""
+
+_FAMILIES = (Normal, StudentT, Laplace, Cauchy, Gumbel)
+_WRAPPERS = (Independent, MaskedDistribution, ExpandedDistribution)
+_MOST_SITES = 32  # more are series written as loops, whose graph would no longer be a loop of equal steps
+_ROWS_AT_A_TIME = 1024
+
+
+def location_and_scale(distribution: Distribution) -> tuple[Tensor, Tensor] | None:
+    """Return location and scale of each element of a distribution of a location-scale family; None for any other.
+
+    Of a distribution on the positive numbers they are those of the logarithm.
+    """
+    base, changes, _ = _base_and_changes(distribution)
+    if not isinstance(base, _FAMILIES) or not all(isinstance(change, AffineTransform) for change in changes):
+        return None
+    loc, scale = base.loc, base.scale
+    for change in changes:
+        loc, scale = change.loc + change.scale * loc, torch.as_tensor(change.scale).abs() * scale
+    shape = distribution.shape()
+    return torch.as_tensor(loc).expand(shape), torch.as_tensor(scale).expand(shape)
+
+
+def _base_and_changes(distribution: Any) -> tuple[Any, list[Transform], bool]:
+    """Return the base of a transformed distribution, its transforms, and whether a last exponential was left out."""
+    found, changes, exponential = _unwrapped(distribution), [], False
+    if isinstance(found, TransformedDistribution):
+        changes, found = list(found.transforms), _unwrapped(found.base_dist)
+        exponential = bool(changes) and isinstance(changes[-1], ExpTransform)
+        changes = changes[:-1] if exponential else changes
+    return found, changes, exponential
+
+
+def _unwrapped(distribution: Any) -> Any:
+    while isinstance(distribution, _WRAPPERS):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def centred(target: ModelTarget, first: Mapping[str, Tensor] | None = None) -> CentredTarget | None:
+    """Return the target in coordinates that can be centred; None for a model without a site to centre.
+
+    Models with sites that are summed out, with supports that depend on other sites, or with subsampled data are left as
+    they are written, and so are those with more than 32 such sites.
+
+    Args:
+        target: the target of a model.
+        first: c of sites at which chains begin; 1 for others, the model as written.
+
+    Raises:
+        ValueError: for a site in ``first`` that cannot be centred, or another shape.
+    """
+    found = {} if target.joint is not None or target.is_subsampled else _shapes(target)
+    found = found if len(found) <= _MOST_SITES else {}
+    for name, value in (first or {}).items():
+        if name not in found or value.shape != found[name]:
+            raise ValueError(
+                f"centredness names '{name}' with the shape {tuple(value.shape)}, but the sites that can be centred are "
+                f"{ {name: tuple(shape) for name, shape in found.items()} }: pass the tuning of a run of the same model."
+            )
+    return CentredTarget.of(target, found, first or {}) if found else None
+
+
+def _shapes(target: ModelTarget) -> dict[str, torch.Size]:
+    """Return the shapes of the sites whose location or scale depends on other sites, in the order of the model."""
+    with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False), poutine.block(), torch.enable_grad():
+        try:
+            start = target.values(target.draw())
+            leaves = {name: x.detach().clone().requires_grad_() for name, x in start.items()}
+            nodes = poutine.trace(poutine.condition(target.program, leaves)).get_trace().nodes
+        except Exception:  # a model can fail in any way at a random point; its sites then move as written
+            return {}
+        if any(site["fn"].has_enumerate_support for site in latent_sites(nodes).values()):
+            return {}
+        found = {}
+        for name in [name for name in nodes if name in target.transforms]:
+            fn, to_real = nodes[name]["fn"], target.transforms[name]
+            parts = location_and_scale(fn)
+            if parts is None or not _has_own_coordinates(fn, to_real) or not _depends(parts, leaves.values()):
+                continue
+            found[name] = fn.shape()
+        return found
+
+
+def _has_own_coordinates(fn: Any, to_real: Transform) -> bool:
+    """Return whether the unconstrained coordinate of a site is x, and of a positive one log x."""
+    value = fn.sample()
+    expected, coordinate = value.log() if _base_and_changes(fn)[2] else value, to_real(value)
+    return expected.shape == coordinate.shape and torch.equal(coordinate, expected)
+
+
+def _depends(parts: Iterable[Tensor], leaves: Iterable[Tensor]) -> bool:
+    moving = [x.sum() for x in parts if x.requires_grad]
+    if not moving:
+        return False
+    found = torch.autograd.grad(torch.stack(moving).sum(), list(leaves), allow_unused=True, retain_graph=True)
+    return any(gradient is not None for gradient in found)
+
+
+@dataclass
+class CentredTarget(Target):
+    """The target of a model in coordinates of which some are centred, with the site `CENTREDNESS`.
+
+    Attributes:
+        full: the target as the model is written.
+        shapes: shapes of the sites that are centred, in the order of their elements in `CENTREDNESS`.
+        first: c of sites at which chains begin; 1 for others.
+    """
+
+    full: ModelTarget
+    shapes: dict[str, torch.Size]
+    first: Mapping[str, Tensor] = field(default_factory=dict)
+    _functions: dict[Any, Verified] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(
+        cls, full: ModelTarget, shapes: dict[str, torch.Size], first: Mapping[str, Tensor]
+    ) -> CentredTarget:
+        """Return the target of a model in which these sites are centred."""
+        manifolds = {**full.manifolds, CENTREDNESS: Constant()}
+        target = cls(full.potential_fn, manifolds, full.transforms, full, shapes, first)
+        target.potential_fn = target._potential
+        return target
+
+    # ---- the density ----------------------------------------------------------------------------------------------
+
+    def _potential(self, sites: Sites) -> Tensor:
+        if CENTREDNESS not in sites:
+            return self.full.potential_fn(sites)
+        sites, centredness = self._split(sites)
+        with _Centring(centredness, self.transforms) as found:
+            return self.full.potential_fn(sites) - found.log_jacobian
+
+    def _split(self, sites: Mapping[str, Tensor]) -> tuple[Sites, Sites]:
+        """Return the sites of the model, and the centredness of those that are centred."""
+        return _without(sites), self.by_site(sites[CENTREDNESS])
+
+    def by_site(self, elements: Tensor) -> Sites:
+        """Return numbers of all elements, ``(..., elements)``, by site."""
+        parts = elements.split([shape.numel() for shape in self.shapes.values()], -1)
+        leading = elements.shape[:-1]
+        return {
+            name: part.reshape((*leading, *shape)) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+    def together(self, of_sites: Mapping[str, Tensor]) -> Tensor:
+        """Return numbers by site as those of all elements, ``(..., elements)``: the inverse of `by_site`."""
+        each = [of_sites[name].reshape((*self._leading(of_sites, name), -1)) for name in self.shapes]
+        return torch.cat(each, -1)
+
+    def _leading(self, sites: Mapping[str, Tensor], name: str) -> torch.Size:
+        """Return the dimensions of a site before its own."""
+        return sites[name].shape[: sites[name].dim() - len(self.shapes[name])]
+
+    # ---- coordinates ----------------------------------------------------------------------------------------------
+
+    def sites(self, position: Sites) -> Sites:
+        """Return the coordinates of the model as written, ``{site: (..., shape)}``, without `CENTREDNESS`."""
+        if CENTREDNESS not in position or bool((position[CENTREDNESS] == 1).all()):
+            return _without(position)
+        return _without(position) | self._of_rows(self._as_written, position, self.shapes)
+
+    def at(self, sites: Sites, centredness: Tensor) -> Sites:
+        """Return the position of sites as written in the coordinates of a centredness ``(..., elements)``."""
+        parts = self.locations_and_scales(sites)
+        moved = {
+            name: c * parts[name][0] + (sites[name] - parts[name][0]) * parts[name][1] ** (c - 1)
+            for name, c in self.by_site(centredness).items()
+        }
+        return {**sites, **moved, CENTREDNESS: centredness}
+
+    def locations_and_scales(self, sites: Sites) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return location and scale of each element of the sites that are centred, at sites as written."""
+        values = self.full.values(sites)
+        names = [(name, part) for name in self.shapes for part in ("loc", "scale")]
+        shapes = {f"{part} of {name}": self.shapes[name] for name, part in names}
+        found = self._of_rows(self._parts, values, shapes)
+        return {name: (found[f"loc of {name}"], found[f"scale of {name}"]) for name in self.shapes}
+
+    def values(self, sites: Sites) -> Sites:
+        return self.full.values(self.sites(sites))
+
+    def positions(self, values: Sites) -> Sites:
+        return self.started(self.full.positions(values))
+
+    def needed(self, names: Sequence[str]) -> list[str]:
+        return sorted({*self.full.manifolds, *self.transforms})
+
+    def started(self, sites: Sites) -> Sites:
+        if CENTREDNESS in sites:
+            return sites
+        ones = {name: torch.ones_like(sites[name]) for name in self.shapes}
+        first = {name: c.to(ones[name]).expand_as(ones[name]) for name, c in self.first.items()}
+        centredness = self.together({**ones, **first})
+        return self.at(sites, centredness) if first else {**sites, CENTREDNESS: centredness}
+
+    # ---- the rest of the interface of a target ----------------------------------------------------------------------
+
+    @property
+    def log_measure(self) -> float:
+        return self.full.log_measure
+
+    @property
+    def angles(self) -> tuple[str, ...]:
+        return self.full.angles
+
+    @property
+    def as_written(self) -> Target:
+        return self.full
+
+    @property
+    def undifferentiated(self) -> frozenset[str]:
+        return frozenset({CENTREDNESS})
+
+    def draw(self) -> Sites:
+        found = self.started(self.full.draw())
+        return {name: found[name] for name in sorted(found)}
+
+    def check(self, initial_params: Sites) -> None:
+        self.full.check(_without(initial_params))
+
+    def not_finite(self) -> dict[str, str | None]:
+        return self.full.not_finite()
+
+    def present(self) -> Target:
+        full: Any = self.full.present()
+        return CentredTarget.of(full, self.shapes, self.first)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_functions": {}}  # graphs are made again
+
+    # ---- functions of one chain, for many ---------------------------------------------------------------------------
+
+    def _as_written(self, sites: Sites) -> Sites:
+        others, centredness = self._split(sites)
+        with poutine.block(), pyro.validation_enabled(False), _Centring(centredness, self.transforms) as found:
+            poutine.condition(self.full.program, self.full.values(others))()
+        return found.coordinates
+
+    def _parts(self, values: Sites) -> Sites:
+        with poutine.block(), pyro.validation_enabled(False), _Parts(self.shapes) as found:
+            poutine.condition(self.full.program, values)()
+        return found.parts
+
+    def _of_rows(
+        self, of_one: Callable[[Sites], Sites], sites: Sites, shapes: Mapping[str, torch.Size]
+    ) -> Sites:
+        """Apply a function of the sites of one chain to those of any number of them."""
+        leading = self._leading(sites, next(iter(self.shapes)))
+        if not leading:
+            return of_one(sites)
+        names = sorted(sites)
+        columns = [sites[name].flatten(0, len(leading) - 1) for name in names]
+
+        def flat(*columns: Tensor) -> tuple[Tensor, ...]:
+            found = of_one(dict(zip(names, columns, strict=True)))
+            return tuple(found[name] for name in shapes)
+
+        key = (of_one.__name__, tuple((x.shape[1:], x.dtype, x.device) for x in columns))
+        with torch.no_grad():
+            if key not in self._functions:
+                few = [x[:2] for x in columns]
+                self._functions[key] = vectorise(flat, few, subject=None, folded=False)
+            parts = [
+                self._functions[key](*[x[first : first + _ROWS_AT_A_TIME] for x in columns])
+                for first in range(0, len(columns[0]), _ROWS_AT_A_TIME)
+            ]
+        found = [torch.cat(each) for each in zip(*parts, strict=True)]
+        return {name: x.reshape(*leading, *shapes[name]) for name, x in zip(shapes, found, strict=True)}
+
+
+def _without(sites: Mapping[str, Tensor]) -> Sites:
+    return {name: x for name, x in sites.items() if name != CENTREDNESS}
+
+
+class _Centring(Messenger):
+    """Handler that takes the values of some sites, which condition the model, as x'.
+
+    It has to be outside of the handler that conditions the model.
+
+    Attributes:
+        coordinates: x of these sites.
+        log_jacobian: sum of the log determinants.
+    """
+
+    def __init__(self, centredness: Mapping[str, Tensor], transforms: Mapping[str, Transform]) -> None:
+        super().__init__()
+        self._centredness, self._transforms = centredness, transforms
+        self.coordinates: Sites = {}
+        self.log_jacobian: Tensor | float = 0.0
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        name = msg["name"]
+        if name not in self._centredness:
+            return
+        parts: Any = location_and_scale(msg["fn"])
+        (loc, scale), c, to_real = parts, self._centredness[name], self._transforms[name]
+        moved = to_real(msg["value"])
+        log_factor = (1 - c) * scale.log()
+        x = loc + log_factor.exp() * (moved - c * loc)
+        self.log_jacobian = self.log_jacobian + log_factor.sum()
+        if x.shape != moved.shape:
+            raise RuntimeError(f"the location of site '{name}' has more elements in this run of the model")
+        value = to_real.inv(x)
+        if _base_and_changes(msg["fn"])[2]:
+            # The potential has the Jacobian of the transform at x', where the value is another.
+            here, there = (to_real.log_abs_det_jacobian(*pair) for pair in ((value, x), (msg["value"], moved)))
+            self.log_jacobian = self.log_jacobian - here.sum() + there.sum()
+        self.coordinates[name], msg["value"] = x, value
+
+
+class _Parts(Messenger):
+    """Handler that records location and scale of sites."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__()
+        self._names = names
+        self.parts: Sites = {}
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["name"] in self._names:
+            found: Any = location_and_scale(msg["fn"])
+            self.parts |= {f"{part} of {msg['name']}": x.clone() for part, x in zip(("loc", "scale"), found, strict=True)}

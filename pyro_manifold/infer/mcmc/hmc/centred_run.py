@@ -1,0 +1,57 @@
+"""Run in whose warm-up the coordinates of sites change: how far they are centred."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyro_manifold.density import CENTREDNESS, CentredTarget, Sites
+from pyro_manifold.infer.mcmc.adaptation import WarmUp
+from pyro_manifold.infer.mcmc.mechanics import HamiltonianSettings, State
+from pyro_manifold.infer.mcmc.running import Run
+
+
+class CentredRun(Run[State, HamiltonianSettings]):
+    """Run that moves to the coordinates that its adaptation chooses, at the ends of windows of warm-up."""
+
+    tuning: WarmUp
+
+    @property
+    def _centred(self) -> CentredTarget:
+        target: Any = self.problem.target
+        return target
+
+    @property
+    def centredness(self) -> Sites:
+        """Present centredness of the sites that are not centred as written, the same for all chains."""
+        found = self._centred.by_site(self.positions[CENTREDNESS][0])
+        return {name: c for name, c in found.items() if not bool((c == 1).all())}
+
+    def iterate(self) -> None:
+        super().iterate()
+        centring = self.tuning.centring
+        if centring is None or not centring.window_ended:
+            return
+        chosen = centring.choose()
+        if chosen is not None:
+            centredness = chosen.centredness.expand(self.chains, -1).contiguous()
+            self.move_to(self._centred.at(self.sites, centredness))
+            self.tuning.recentred(self.state, chosen, self.random)
+
+    def move_to(self, positions: Sites) -> None:
+        """Move the chains to positions, or to sites of the model as written."""
+        if CENTREDNESS not in positions:
+            positions = self._centred.at(positions, self.positions[CENTREDNESS])
+        super().move_to(positions)
+
+    def diagnostics_entries(self) -> dict[str, Any]:
+        found = self.centredness
+        return super().diagnostics_entries() | ({"centredness": found} if found else {})
+
+    def summary_lines(self) -> list[str]:
+        """Return the lines below a summary, with one on the sites that moved in other coordinates."""
+        sites = [
+            f"'{name}' {float(c.min()):.1f}" + (f" to {float(c.max()):.1f}" if c.min() < c.max() else "")
+            for name, c in self.centredness.items()
+        ]
+        lines = [f"Centredness chosen in warm-up (1 as written, 0 not centred): {', '.join(sites)}"] if sites else []
+        return [*super().summary_lines(), *lines]
