@@ -5,8 +5,8 @@ from pyro_manifold.density.batch_program import BatchProgram
 from pyro_manifold.density.batched import Batch, BatchedPotential, PotentialFunction, Sites, value_and_gradient
 from pyro_manifold.density.batched_density import BatchedDensity
 from pyro_manifold.density.batches import Batches, Order, check_order
-from pyro_manifold.density.centring import CENTREDNESS, CentredTarget, centred
 from pyro_manifold.density.causes import arguments_by_name, explained
+from pyro_manifold.density.centring import CENTREDNESS, CentredTarget, centred
 from pyro_manifold.density.cut_gradients import refuse_cut_gradients
 from pyro_manifold.density.dependent_supports import refuse_dependent, refuse_for_guides, refuse_for_kernels_of_pyro
 from pyro_manifold.density.distribution_parts import innermost, parts

@@ -61,16 +61,17 @@ def location_and_scale(distribution: Distribution) -> tuple[Tensor, Tensor] | No
     Of a distribution on the positive numbers they are those of the logarithm.
     """
     base, changes, _ = _base_and_changes(distribution)
+    changed: Any = distribution
     if not isinstance(base, _FAMILIES) or not all(isinstance(change, AffineTransform) for change in changes):
         return None
     loc, scale = base.loc, base.scale
     for change in changes:
         loc, scale = change.loc + change.scale * loc, torch.as_tensor(change.scale).abs() * scale
-    shape = distribution.shape()
+    shape = changed.shape()
     return torch.as_tensor(loc).expand(shape), torch.as_tensor(scale).expand(shape)
 
 
-def _base_and_changes(distribution: Any) -> tuple[Any, list[Transform], bool]:
+def _base_and_changes(distribution: Any) -> tuple[Any, list[Any], bool]:
     """Return the base of a transformed distribution, its transforms, and whether a last exponential was left out."""
     found, changes, exponential = _unwrapped(distribution), [], False
     if isinstance(found, TransformedDistribution):
@@ -103,9 +104,10 @@ def centred(target: ModelTarget, first: Mapping[str, Tensor] | None = None) -> C
     found = found if len(found) <= _MOST_SITES else {}
     for name, value in (first or {}).items():
         if name not in found or value.shape != found[name]:
+            shapes = {name: tuple(shape) for name, shape in found.items()}
             raise ValueError(
-                f"centredness names '{name}' with the shape {tuple(value.shape)}, but the sites that can be centred are "
-                f"{ {name: tuple(shape) for name, shape in found.items()} }: pass the tuning of a run of the same model."
+                f"centredness names '{name}' with the shape {tuple(value.shape)}, but the sites that can be centred "
+                f"are {shapes}: pass the tuning of a run of the same model."
             )
     return CentredTarget.of(target, found, first or {}) if found else None
 
@@ -162,9 +164,7 @@ class CentredTarget(Target):
     _functions: dict[Any, Verified] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(
-        cls, full: ModelTarget, shapes: dict[str, torch.Size], first: Mapping[str, Tensor]
-    ) -> CentredTarget:
+    def of(cls, full: ModelTarget, shapes: dict[str, torch.Size], first: Mapping[str, Tensor]) -> CentredTarget:
         """Return the target of a model in which these sites are centred."""
         manifolds = {**full.manifolds, CENTREDNESS: Constant()}
         target = cls(full.potential_fn, manifolds, full.transforms, full, shapes, first)
@@ -189,7 +189,8 @@ class CentredTarget(Target):
         parts = elements.split([shape.numel() for shape in self.shapes.values()], -1)
         leading = elements.shape[:-1]
         return {
-            name: part.reshape((*leading, *shape)) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+            name: part.reshape((*leading, *shape))
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
 
     def together(self, of_sites: Mapping[str, Tensor]) -> Tensor:
@@ -291,9 +292,7 @@ class CentredTarget(Target):
             poutine.condition(self.full.program, values)()
         return found.parts
 
-    def _of_rows(
-        self, of_one: Callable[[Sites], Sites], sites: Sites, shapes: Mapping[str, torch.Size]
-    ) -> Sites:
+    def _of_rows(self, of_one: Callable[[Sites], Sites], sites: Sites, shapes: Mapping[str, torch.Size]) -> Sites:
         """Apply a function of the sites of one chain to those of any number of them."""
         leading = self._leading(sites, next(iter(self.shapes)))
         if not leading:
@@ -369,4 +368,6 @@ class _Parts(Messenger):
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         if msg["name"] in self._names:
             found: Any = location_and_scale(msg["fn"])
-            self.parts |= {f"{part} of {msg['name']}": x.clone() for part, x in zip(("loc", "scale"), found, strict=True)}
+            self.parts |= {
+                f"{part} of {msg['name']}": x.clone() for part, x in zip(("loc", "scale"), found, strict=True)
+            }

@@ -158,9 +158,7 @@ class Kernel(MCMCKernel):
     def batched(self, target: Target, example: Sites) -> BatchedDensity:
         """Return the function for energies and gradients of all chains, for positions like these."""
         fixed = target.undifferentiated
-        return BatchedDensity(
-            target.on, Batches(), example, target.manifolds, undifferentiated=fixed, warn=self._warn
-        )
+        return BatchedDensity(target.on, Batches(), example, target.manifolds, undifferentiated=fixed, warn=self._warn)
 
     def configuration(self) -> dict[str, str]:
         """Return the settings that are constants, strings or lists, as strings by name."""

@@ -42,6 +42,7 @@ from pyro_manifold.infer.mcmc.mechanics import (
     at_rest,
     block_mechanics,
 )
+from pyro_manifold.infer.mcmc.running import Run
 from pyro_manifold.infer.mcmc.transitions import (
     Block,
     Blocks,
@@ -51,7 +52,6 @@ from pyro_manifold.infer.mcmc.transitions import (
     composition_of,
     coordinates,
 )
-from pyro_manifold.infer.mcmc.running import Run
 from pyro_manifold.infer.mcmc.transitions import Tuning as TuningOf
 from pyro_manifold.manifolds import Manifold, Stiefel
 from pyro_manifold.store import fingerprint

@@ -62,7 +62,10 @@ class Tuning:
         """Return the inverse masses as given, converted such that equal values compare equal."""
         return {
             block: torch.as_tensor(x).detach().cpu().double() if isinstance(x, Tensor | Real) else x
-            for block, x in {**self._by_block(), **{("centredness", name): c for name, c in self.centredness.items()}}.items()
+            for block, x in {
+                **self._by_block(),
+                **{("centredness", name): c for name, c in self.centredness.items()},
+            }.items()
         }
 
     def _by_block(self) -> dict[Block, Any]:

@@ -107,7 +107,9 @@ class InMemory:
             found = self._target.values({**positions, **fixed})
         else:
             sites = self._target.sites({**positions, **fixed})
-            found = {name: self._transforms[name].inv(z) if name in self._transforms else z for name, z in sites.items()}
+            found = {
+                name: self._transforms[name].inv(z) if name in self._transforms else z for name, z in sites.items()
+            }
         return {name: found[name] for name in self._names}
 
     def statistics(self, draws: int, last: int | None = None, names: Collection[str] | None = None) -> Statistics:

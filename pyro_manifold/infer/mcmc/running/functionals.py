@@ -37,7 +37,9 @@ class IdentifiedQuantities:
         self._found: list[Symmetry] = []
         if problem.manifolds and not problem.is_subsampled:
             try:
-                self._found = symmetries(problem.target.as_written, problem.target.values(problem.initial_values), loadings=False)
+                self._found = symmetries(
+                    problem.target.as_written, problem.target.values(problem.initial_values), loadings=False
+                )
             except Exception:  # a model can fail in any way; coordinates are then used unchanged
                 self._found = []
         self._changed = {name for symmetry in self._found for name in symmetry.names}
