@@ -20,4 +20,4 @@ from pyro_manifold.infer.mcmc.adaptation.particles import ParticleTuning, consta
 from pyro_manifold.infer.mcmc.adaptation.starts import nearer_starts
 from pyro_manifold.infer.mcmc.adaptation.step_size import FEWEST_STEPS, DualAveragingStepSize
 from pyro_manifold.infer.mcmc.adaptation.warmup import AdaptationSettings, WarmUp
-from pyro_manifold.infer.mcmc.adaptation.windows import SHORT, windows
+from pyro_manifold.infer.mcmc.adaptation.windows import windows

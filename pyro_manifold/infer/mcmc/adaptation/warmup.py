@@ -56,6 +56,7 @@ class AdaptationSettings:
         persistence: fraction of the momentum that is kept from one trajectory to the next.
         length_found: mean length found by an earlier run, used as initial value.
         found: whether step size and masses are those of an earlier run, which need no warm-up.
+        adapt_centring: whether the coordinates of location-scale sites are adapted, together with masses.
     """
 
     step_size: float
@@ -69,6 +70,7 @@ class AdaptationSettings:
     persistence: float
     length_found: float | None = None
     found: bool = False
+    adapt_centring: bool = True
 
     @property
     def chooses_length(self) -> bool:
@@ -78,6 +80,10 @@ class AdaptationSettings:
     def windows(self, warmup_steps: int) -> list[range]:
         """Return the windows of warm-up; none if neither step size nor masses are adapted."""
         return windows(warmup_steps) if self.adapt_step_size or self.adapt_mass_matrix else []
+
+    def centres(self, warmup_steps: int) -> bool:
+        """Return whether the coordinates of location-scale sites are chosen in a warm-up of so many iterations."""
+        return self.adapt_centring and self.adapt_step_size and self.adapt_mass_matrix and warmup_steps >= SHORT
 
     def tries_lengths(self, warmup_steps: int) -> bool:
         """Return whether the trajectory length is chosen in a warm-up of so many iterations."""

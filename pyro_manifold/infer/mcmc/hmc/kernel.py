@@ -16,7 +16,6 @@ from torch.distributions.constraints import Constraint
 
 from pyro_manifold.density import CentredTarget, ModelTarget, Sites, Target, centred
 from pyro_manifold.infer.mcmc.adaptation import (
-    SHORT,
     AdaptationSettings,
     Centring,
     Masses,
@@ -113,6 +112,7 @@ class HamiltonianKernel(Kernel):
         trajectory_jitter: float = 0.3,
         reflection_probability: float = 0.5,
         persistence: float = 0.0,
+        adapt_centring: bool = True,
         column_masses: bool | None = None,
         min_stepsize: float = 1e-10,
         max_stepsize: float = 1e10,
@@ -155,6 +155,7 @@ class HamiltonianKernel(Kernel):
             float(persistence),
             None if self._tuned is None else self._tuned.trajectory_length,
             self._tuned is not None,
+            bool(adapt_centring),
         )
         if column_masses and not self.with_column_masses:
             raise ValueError(
@@ -187,7 +188,7 @@ class HamiltonianKernel(Kernel):
             masses = self._masses(problem, mechanics, schedule)
             functionals = problem.functionals(problem) if self._plan.tries_lengths(warmup_steps) else coordinates
             centring = None
-            if isinstance(problem.target, CentredTarget):
+            if isinstance(problem.target, CentredTarget) and self._plan.centres(warmup_steps):
                 centring = Centring(problem.target, problem.layout, problem.potential, schedule)
             return WarmUp(self._plan, warmup_steps, state, masses, acceptance, problem.random, functionals, centring)
 
@@ -196,8 +197,7 @@ class HamiltonianKernel(Kernel):
     def run_of(self, target: Target, chains: int, warmup_steps: int, initial_params: Sites | None) -> Run[Any, Any]:
         """Create a run, in coordinates that warm-up may centre."""
         first = {} if self._tuned is None else self._tuned.centredness
-        adapts = self._plan.adapt_step_size and self._plan.adapt_mass_matrix and warmup_steps >= SHORT
-        if isinstance(target, ModelTarget) and (adapts or first):
+        if isinstance(target, ModelTarget) and (self._plan.centres(warmup_steps) or first):
             target = centred(target, first) or target
         return super().run_of(target, chains, warmup_steps, initial_params)
 

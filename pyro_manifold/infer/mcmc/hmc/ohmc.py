@@ -74,6 +74,10 @@ class OHMC(HamiltonianKernel):
         persistence: cos θ in [0, 1), the fraction of the momentum that is kept between trajectories,
             $r \leftarrow r\cos\theta + \xi\sin\theta$ with ξ a fresh draw; 0 is a full refreshment. The momentum
             of a rejected chain is reversed. With short trajectories, chains travel further (Horowitz 1991).
+        adapt_centring: whether warm-up of 150 iterations or more also chooses the coordinates of sites of a
+            location-scale family whose location or scale depends on other sites, from the model as written to its
+            non-centred form: $x = \mathrm{loc} + \mathrm{scale}^{1-c} (x' - c\,\mathrm{loc})$, c from 1 to 0. Draws,
+            initial values and reports are those of the model as written; ``mcmc.kernel.centredness`` has the c.
         column_masses: True for one mass per column of every Stiefel site with 1 < p < n, False for one mass per site
             (shared by all matrices of its plate); None for one mass per column up to 8 columns, beyond which the higher
             cost of a step exceeds the gain unless the density is expensive.
