@@ -178,7 +178,7 @@ class CentredTarget(Target):
             return self.full.potential_fn(sites)
         sites, centredness = self._split(sites)
         with _Centring(centredness, self.transforms) as found:
-            return self.full.potential_fn(sites) - found.log_jacobian
+            return self.full.potential_fn(sites) - found.log_factor - found.log_jacobian
 
     def _split(self, sites: Mapping[str, Tensor]) -> tuple[Sites, Sites]:
         """Return the sites of the model, and the centredness of those that are centred."""
@@ -226,6 +226,11 @@ class CentredTarget(Target):
         shapes = {f"{part} of {name}": self.shapes[name] for name, part in names}
         found = self._of_rows(self._parts, values, shapes)
         return {name: (found[f"loc of {name}"], found[f"scale of {name}"]) for name in self.shapes}
+
+    def log_factor(self, position: Sites) -> Tensor:
+        """Return the log density of positions beyond that of the model as written, of chains and draws."""
+        factor = self._of_rows(self._log_factor, position, {"log factor": torch.Size()})["log factor"]
+        return factor
 
     def values(self, sites: Sites) -> Sites:
         return self.full.values(self.sites(sites))
@@ -282,10 +287,17 @@ class CentredTarget(Target):
     # ---- functions of one chain, for many ---------------------------------------------------------------------------
 
     def _as_written(self, sites: Sites) -> Sites:
+        return self._run(sites).coordinates
+
+    def _log_factor(self, sites: Sites) -> Sites:
+        return {"log factor": torch.as_tensor(self._run(sites).log_factor)}
+
+    def _run(self, sites: Sites) -> _Centring:
+        """Run the model at a position, and return what was found about its sites."""
         others, centredness = self._split(sites)
         with poutine.block(), pyro.validation_enabled(False), _Centring(centredness, self.transforms) as found:
             poutine.condition(self.full.program, self.full.values(others))()
-        return found.coordinates
+        return found
 
     def _parts(self, values: Sites) -> Sites:
         with poutine.block(), pyro.validation_enabled(False), _Parts(self.shapes) as found:
@@ -328,25 +340,29 @@ class _Centring(Messenger):
 
     Attributes:
         coordinates: x of these sites.
-        log_jacobian: sum of the log determinants.
+        log_factor: sum of (1 - c) log scale.
+        log_jacobian: log determinant of the transforms to the support at x, over that at x', which the potential has.
     """
 
     def __init__(self, centredness: Mapping[str, Tensor], transforms: Mapping[str, Transform]) -> None:
         super().__init__()
         self._centredness, self._transforms = centredness, transforms
         self.coordinates: Sites = {}
+        self.log_factor: Tensor | float = 0.0
         self.log_jacobian: Tensor | float = 0.0
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         name = msg["name"]
         if name not in self._centredness:
             return
-        parts: Any = location_and_scale(msg["fn"])
-        (loc, scale), c, to_real = parts, self._centredness[name], self._transforms[name]
-        moved = to_real(msg["value"])
+        c, to_real, parts = self._centredness[name], self._transforms[name], location_and_scale(msg["fn"])
+        moved = self.coordinates[name] = to_real(msg["value"])
+        if parts is None:  # another family in this run of the model
+            return
+        loc, scale = parts
         log_factor = (1 - c) * scale.log()
         x = loc + log_factor.exp() * (moved - c * loc)
-        self.log_jacobian = self.log_jacobian + log_factor.sum()
+        self.log_factor = self.log_factor + log_factor.sum()
         if x.shape != moved.shape:
             raise RuntimeError(f"the location of site '{name}' has more elements in this run of the model")
         value = to_real.inv(x)

@@ -158,3 +158,13 @@ def test_a_transform_of_ones_own_keeps_its_coordinates():
 
     own = {"x": transforms.SoftplusTransform().inv}
     assert list(centred(Program(model).with_options(transforms=own).target).shapes) == ["other"]
+
+
+def test_the_density_beyond_that_of_the_model_as_written():
+    target = centred(Program(model_of("LogNormal")).target)
+    sites, c = target.full.draw(), torch.tensor([0.0, 0.4, 1.0])
+    position = target.at(sites, c)
+    expected = target.full.potential_fn(sites) - target.potential_fn(position)
+    torch.testing.assert_close(target.log_factor(position), expected)
+    two = {name: torch.stack([x, x]) for name, x in position.items()}
+    torch.testing.assert_close(target.log_factor(two), expected.expand(2))

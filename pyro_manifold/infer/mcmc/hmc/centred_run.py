@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import torch
 
 from pyro_manifold.density import CENTREDNESS, CentredTarget, Sites
 from pyro_manifold.infer.mcmc.adaptation import WarmUp
 from pyro_manifold.infer.mcmc.mechanics import HamiltonianSettings, State
 from pyro_manifold.infer.mcmc.running import Run
+from pyro_manifold.infer.mcmc.transitions import Statistics
 
 
 class CentredRun(Run[State, HamiltonianSettings]):
@@ -36,6 +40,16 @@ class CentredRun(Run[State, HamiltonianSettings]):
             centredness = chosen.centredness.expand(self.chains, -1).contiguous()
             self.move_to(self._centred.at(self.sites, centredness))
             self.tuning.recentred(self.state, chosen, self.random)
+
+    def statistics_of(self, states: Sequence[State]) -> Statistics:
+        """Return statistics of states, among them ``"lp"``, the log density of the model as written."""
+        found = super().statistics_of(states)
+        if not self.centredness:
+            return found
+        positions = [self.problem.layout.unpack(state.position) for state in states]
+        together = {name: torch.stack([each[name] for each in positions]) for name in positions[0]}
+        energy = torch.stack([state.energy for state in states])
+        return {**found, "lp": -energy - self._centred.log_factor(together)}
 
     def move_to(self, positions: Sites) -> None:
         """Move the chains to positions, or to sites of the model as written."""

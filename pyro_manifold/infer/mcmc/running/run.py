@@ -188,7 +188,7 @@ class Run(Saved, Generic[S, T]):
         if self.warming_up:
             self.tuning.learn(iteration, before, self.state, statistics, self.random)
         else:
-            self.statistics.update(unbound(_orthogonality_error(self.problem, [self.state]), 1)[0])
+            self.statistics.update(unbound(self.statistics_of([self.state]), 1)[0])
         self._count()
 
     def _make_several(self) -> None:
@@ -203,7 +203,11 @@ class Run(Saved, Generic[S, T]):
             settings = [first, *map(self.tuning.settings, range(done + 2, last + 1))]
             states, statistics, random = together.iterate(self.state, settings, self.random)
             if states:
-                self._lookahead.add(states, {**statistics, **_orthogonality_error(self.problem, states)}, random)
+                self._lookahead.add(states, {**statistics, **self.statistics_of(states)}, random)
+
+    def statistics_of(self, states: Sequence[S]) -> Statistics:
+        """Return statistics of states after warm-up that transitions do not compute, ``(states, chains)``."""
+        return _orthogonality_error(self.problem, states)
 
     def move_to(self, positions: Sites) -> None:
         """Move the chains to new positions."""
@@ -287,6 +291,8 @@ def _orthogonality_error(problem: Problem, states: Sequence[Any]) -> Statistics:
     """Compute the largest distance of each chain from its manifolds, ``(states, chains)``, if there are any."""
     errors = []
     for block, manifold in problem.manifolds.items():
+        if block[0] in problem.target.undifferentiated:
+            continue
         position = torch.stack([state.position[block] for state in states])
         errors.append(manifold.membership_error(position).reshape(*position.shape[:2], -1).amax(-1))
     return {"orthogonality_error": torch.stack(errors).amax(0)} if errors else {}

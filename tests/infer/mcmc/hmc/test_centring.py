@@ -64,6 +64,9 @@ def test_draws_and_reports_are_those_of_the_model_as_written(capsys):
     assert "Centredness chosen in warm-up (1 as written, 0 not centred): 'x' 0." in capsys.readouterr().out
     assert sorted(mcmc.diagnostics()["centredness"]) == ["x"]
     assert sorted(mcmc.kernel.inverse_mass_matrix) == [("logarithm", "x")]
+    written = mcmc.program.target
+    density = [-written.potential_fn({name: x[0, k] for name, x in draws.items()}) for k in range(50)]
+    torch.testing.assert_close(mcmc.get_extra_fields(group_by_chain=True)["lp"][0], torch.stack(density))
     few = run_of(funnel, 50, save_params=["x"])
     assert torch.equal(few.get_samples()["x"], mcmc.get_samples()["x"])
 
