@@ -16,7 +16,15 @@ from torch.fx import GraphModule
 from pyro_manifold.compiled.agreement import FlatFunction
 from pyro_manifold.compiled.lowering import vmapped, without_fallback_warnings
 from pyro_manifold.compiled.operations import first_other_operation
-from pyro_manifold.compiled.passes import PRODUCTS, VECTORISATION, WITHOUT_STRIDES, folded_graph, run, simplified
+from pyro_manifold.compiled.passes import (
+    DEAD_CODE,
+    PRODUCTS,
+    VECTORISATION,
+    WITHOUT_STRIDES,
+    folded_graph,
+    run,
+    simplified,
+)
 from pyro_manifold.compiled.rewriting import ATEN, writes
 from pyro_manifold.compiled.tracing import trace
 from pyro_manifold.compiled.verified import Labels, Verified
@@ -113,8 +121,8 @@ class Vectorised(Verified):
         one = [value.clone() for value in self.row(0, inputs)]
         graph = self._trace = self._graph_of(one)
         if not folded:
-            self.of_one_row = graph
-            return vmapped(graph, self._dimensions)
+            self.of_one_row = run([DEAD_CODE], graph)
+            return vmapped(self.of_one_row, self._dimensions)
         try:
             return self._of_all_rows(graph, inputs)
         except RuntimeError:

@@ -15,76 +15,29 @@ c is a site that does not move (`pyro_manifold.manifolds.Constant`), so that it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyro
 import torch
 from pyro import poutine
-from pyro.distributions.torch_distribution import ExpandedDistribution, MaskedDistribution
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
-from torch.distributions import (
-    AffineTransform,
-    Cauchy,
-    Distribution,
-    ExpTransform,
-    Gumbel,
-    Independent,
-    Laplace,
-    Normal,
-    StudentT,
-    Transform,
-    TransformedDistribution,
-)
+from torch.distributions import Transform
 
 from pyro_manifold.compiled import Verified, vectorise
 from pyro_manifold.density.batched import Sites
+from pyro_manifold.density.location_scale import is_exponential, location_and_scale, location_scale_sites
 from pyro_manifold.density.model import ModelTarget
-from pyro_manifold.density.sites import latent_sites
 from pyro_manifold.density.target import Target
 from pyro_manifold.manifolds import Constant
 
 CENTREDNESS = "centredness of sites"
 """The name of the site c, ``(chains, elements)``; it contains spaces, so that it is unlikely to be a user's name."""
 
-_FAMILIES = (Normal, StudentT, Laplace, Cauchy, Gumbel)
-_WRAPPERS = (Independent, MaskedDistribution, ExpandedDistribution)
 _MOST_SITES = 32  # more are series written as loops, whose graph would no longer be a loop of equal steps
 _ROWS_AT_A_TIME = 1024
-
-
-def location_and_scale(distribution: Distribution) -> tuple[Tensor, Tensor] | None:
-    """Return location and scale of each element of a distribution of a location-scale family; None for any other.
-
-    Of a distribution on the positive numbers they are those of the logarithm.
-    """
-    base, changes, _ = _base_and_changes(distribution)
-    changed: Any = distribution
-    if not isinstance(base, _FAMILIES) or not all(isinstance(change, AffineTransform) for change in changes):
-        return None
-    loc, scale = base.loc, base.scale
-    for change in changes:
-        loc, scale = change.loc + change.scale * loc, torch.as_tensor(change.scale).abs() * scale
-    shape = changed.shape()
-    return torch.as_tensor(loc).expand(shape), torch.as_tensor(scale).expand(shape)
-
-
-def _base_and_changes(distribution: Any) -> tuple[Any, list[Any], bool]:
-    """Return the base of a transformed distribution, its transforms, and whether a last exponential was left out."""
-    found, changes, exponential = _unwrapped(distribution), [], False
-    if isinstance(found, TransformedDistribution):
-        changes, found = list(found.transforms), _unwrapped(found.base_dist)
-        exponential = bool(changes) and isinstance(changes[-1], ExpTransform)
-        changes = changes[:-1] if exponential else changes
-    return found, changes, exponential
-
-
-def _unwrapped(distribution: Any) -> Any:
-    while isinstance(distribution, _WRAPPERS):
-        distribution = distribution.base_dist
-    return distribution
 
 
 def centred(target: ModelTarget, first: Mapping[str, Tensor] | None = None) -> CentredTarget | None:
@@ -100,7 +53,7 @@ def centred(target: ModelTarget, first: Mapping[str, Tensor] | None = None) -> C
     Raises:
         ValueError: for a site in ``first`` that cannot be centred, or another shape.
     """
-    found = {} if target.joint is not None or target.is_subsampled else _shapes(target)
+    found = {} if target.joint is not None or target.is_subsampled else location_scale_sites(target)
     found = found if len(found) <= _MOST_SITES else {}
     for name, value in (first or {}).items():
         if name not in found or value.shape != found[name]:
@@ -110,42 +63,6 @@ def centred(target: ModelTarget, first: Mapping[str, Tensor] | None = None) -> C
                 f"are {shapes}: pass the tuning of a run of the same model."
             )
     return CentredTarget.of(target, found, first or {}) if found else None
-
-
-def _shapes(target: ModelTarget) -> dict[str, torch.Size]:
-    """Return the shapes of the sites whose location or scale depends on other sites, in the order of the model."""
-    with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False), poutine.block(), torch.enable_grad():
-        try:
-            start = target.values(target.draw())
-            leaves = {name: x.detach().clone().requires_grad_() for name, x in start.items()}
-            nodes = poutine.trace(poutine.condition(target.program, leaves)).get_trace().nodes
-        except Exception:  # a model can fail in any way at a random point; its sites then move as written
-            return {}
-        if any(site["fn"].has_enumerate_support for site in latent_sites(nodes).values()):
-            return {}
-        found = {}
-        for name in [name for name in nodes if name in target.transforms]:
-            fn, to_real = nodes[name]["fn"], target.transforms[name]
-            parts = location_and_scale(fn)
-            if parts is None or not _has_own_coordinates(fn, to_real) or not _depends(parts, leaves.values()):
-                continue
-            found[name] = fn.shape()
-        return found
-
-
-def _has_own_coordinates(fn: Any, to_real: Transform) -> bool:
-    """Return whether the unconstrained coordinate of a site is x, and of a positive one log x."""
-    value = fn.sample()
-    expected, coordinate = value.log() if _base_and_changes(fn)[2] else value, to_real(value)
-    return expected.shape == coordinate.shape and torch.equal(coordinate, expected)
-
-
-def _depends(parts: Iterable[Tensor], leaves: Iterable[Tensor]) -> bool:
-    moving = [x.sum() for x in parts if x.requires_grad]
-    if not moving:
-        return False
-    found = torch.autograd.grad(torch.stack(moving).sum(), list(leaves), allow_unused=True, retain_graph=True)
-    return any(gradient is not None for gradient in found)
 
 
 @dataclass
@@ -229,8 +146,7 @@ class CentredTarget(Target):
 
     def log_factor(self, position: Sites) -> Tensor:
         """Return the log density of positions beyond that of the model as written, of chains and draws."""
-        factor = self._of_rows(self._log_factor, position, {"log factor": torch.Size()})["log factor"]
-        return factor
+        return self._of_rows(self._log_factor, position, {"log factor": torch.Size()})["log factor"]
 
     def values(self, sites: Sites) -> Sites:
         return self.full.values(self.sites(sites))
@@ -366,7 +282,7 @@ class _Centring(Messenger):
         if x.shape != moved.shape:
             raise RuntimeError(f"the location of site '{name}' has more elements in this run of the model")
         value = to_real.inv(x)
-        if _base_and_changes(msg["fn"])[2]:
+        if is_exponential(msg["fn"]):
             # The potential has the Jacobian of the transform at x', where the value is another.
             here, there = (to_real.log_abs_det_jacobian(*pair) for pair in ((value, x), (msg["value"], moved)))
             self.log_jacobian = self.log_jacobian - here.sum() + there.sum()

@@ -107,7 +107,8 @@ def test_chains_begin_as_written():
     target = centred(Program(model_of("LogNormal")).target)
     sites = target.full.draw()
     position = target.started(sites)
-    assert torch.equal(position["x"], sites["x"]) and bool((position[CENTREDNESS] == 1).all())
+    assert torch.equal(position["x"], sites["x"])
+    assert bool((position[CENTREDNESS] == 1).all())
     torch.testing.assert_close(target.potential_fn(position), target.full.potential_fn(sites))
     assert set(target.draw()) == {*sites, CENTREDNESS}
 

@@ -60,12 +60,11 @@ class Tuning:
 
     def numbers(self) -> dict[Block, Any]:
         """Return the inverse masses as given, converted such that equal values compare equal."""
+        of_sites = {("centredness", name): c for name, c in self.centredness.items()}
+        given: dict[Block, Any] = {**self._by_block(), **of_sites}
         return {
             block: torch.as_tensor(x).detach().cpu().double() if isinstance(x, Tensor | Real) else x
-            for block, x in {
-                **self._by_block(),
-                **{("centredness", name): c for name, c in self.centredness.items()},
-            }.items()
+            for block, x in given.items()
         }
 
     def _by_block(self) -> dict[Block, Any]:

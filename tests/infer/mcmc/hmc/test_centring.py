@@ -6,7 +6,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import MCMC as PyroMCMC
+from pyro import infer as pyros
 
 from problems.monte_carlo import assert_mean
 from pyro_manifold.density import CENTREDNESS
@@ -19,11 +19,11 @@ def funnel():
         pyro.sample("x", dist.Normal(0.0, (logarithm / 2).exp()))
 
 
-def precisely_measured(y=torch.linspace(-20.0, 20.0, 8)):
+def precisely_measured():
     loc, scale = pyro.sample("loc", dist.Normal(0.0, 10.0)), pyro.sample("scale", dist.HalfNormal(20.0))
     with pyro.plate("elements", 8):
         x = pyro.sample("x", dist.Normal(loc, scale))
-        pyro.sample("y", dist.Normal(x, 0.1), obs=y)
+        pyro.sample("y", dist.Normal(x, 0.1), obs=torch.linspace(-20.0, 20.0, 8))
 
 
 def run_of(model, draws=400, warmup=300, kernel=OHMC, chains=4, seed=0, **options):
@@ -136,7 +136,7 @@ def test_initial_values_are_given_as_written():
 
 def test_in_pyros_own_mcmc():
     pyro.set_rng_seed(0)
-    mcmc = PyroMCMC(OHMC(funnel), num_samples=600, warmup_steps=300, disable_progbar=True)
+    mcmc = pyros.MCMC(OHMC(funnel), num_samples=600, warmup_steps=300, disable_progbar=True)
     mcmc.run()
     draws = mcmc.get_samples(group_by_chain=True)
     assert_mean((draws["logarithm"] / 3).square(), 1.0)
