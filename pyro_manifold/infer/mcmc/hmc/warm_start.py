@@ -60,7 +60,7 @@ class Tuning:
 
     def numbers(self) -> dict[Block, Any]:
         """Return the inverse masses as given, converted such that equal values compare equal."""
-        of_sites = {("centredness", name): c for name, c in self.centredness.items()}
+        of_sites: dict[Block, Any] = {("centredness", name): c for name, c in self.centredness.items()}
         given: dict[Block, Any] = {**self._by_block(), **of_sites}
         return {
             block: torch.as_tensor(x).detach().cpu().double() if isinstance(x, Tensor | Real) else x
