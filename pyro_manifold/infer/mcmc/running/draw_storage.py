@@ -63,7 +63,6 @@ class InMemory:
         transforms: Mapping[str, torch.distributions.Transform] | None = None,
     ) -> None:
         self._names, self._target, self._transforms = names, target, transforms
-        self._fixed: Sites = {}
         self._buffers, self._recorder = self._new_buffers(draws), Recorder()
         self._before: tuple[Sites, Statistics] | None = None
 
@@ -78,8 +77,6 @@ class InMemory:
 
     def __call__(self, iteration: Iteration) -> None:
         self._buffers(iteration)
-        if iteration.kept:
-            self._fixed = {name: iteration.positions[name] for name in self._target.undifferentiated}
         self._recorder(iteration)
 
     def sampling(self) -> AbstractContextManager[object]:
@@ -99,27 +96,24 @@ class InMemory:
         self._recorder.record.forget()
 
     def samples(self, draws: int, last: int | None = None) -> Sites:
-        positions = self._all_sites(draws)
-        if not positions:
-            return positions
-        fixed = {name: x.unsqueeze(1).expand(-1, draws, *x.shape[1:]) for name, x in self._fixed.items()}
-        if self._transforms is None:
-            found = self._target.values({**positions, **fixed})
-        else:
-            sites = self._target.sites({**positions, **fixed})
-            found = {
-                name: self._transforms[name].inv(z) if name in self._transforms else z for name, z in sites.items()
-            }
-        return {name: found[name] for name in self._names}
+        return self._all_sites(draws)
 
     def statistics(self, draws: int, last: int | None = None, names: Collection[str] | None = None) -> Statistics:
         return self._all_statistics(draws, names)
 
     def _new_buffers(self, draws: int) -> Buffers:
-        return Buffers(draws, self._target.needed(self._names))
+        return Buffers(draws, self._names, self._target)
 
     def _all_sites(self, draws: int) -> Sites:
-        return self._joined(0, self._buffers.filled(draws - self._made_before))
+        return self._joined(0, self._values(draws - self._made_before))
+
+    def _values(self, draws: int) -> Sites:
+        transforms = self._transforms
+        if transforms is None:
+            return self._buffers.values(draws)
+        sites = self._buffers.sites(draws)
+        names = self._names if sites else []
+        return {name: transforms[name].inv(sites[name]) if name in transforms else sites[name] for name in names}
 
     def _all_statistics(self, draws: int, names: Collection[str] | None = None) -> Statistics:
         found = self._recorder.record.statistics(names)

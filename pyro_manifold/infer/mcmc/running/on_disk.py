@@ -136,7 +136,7 @@ class OnDisk:
         if iteration.kept:
             if self._buffers is None:
                 self._capacity = self._fitting(iteration)
-                self._buffers = Buffers(self._capacity, self._names, constrained=True)
+                self._buffers = Buffers(self._capacity, self._names, self._run.target)
             self._buffers(iteration)
         self._recorder(iteration)
         if self._waiting >= self._capacity or time.monotonic() >= self._due or self._stop:
@@ -218,7 +218,7 @@ class OnDisk:
         self._chunks = chunks
         if draws:
             self._recorder.record.forget()
-            self._buffers = Buffers(self._capacity, self._names, constrained=True)
+            self._buffers = Buffers(self._capacity, self._names, self._run.target)
         if with_checkpoint:
             self._checkpoint, self._saved_at = number, self._run.iteration
             for older, path in numbered(self._folder, CHECKPOINT):
@@ -242,7 +242,7 @@ class OnDisk:
             )
 
     def _packed_chunk(self, draws: int) -> bytes:
-        sites = {} if self._buffers is None else self._buffers.filled(draws)
+        sites = {} if self._buffers is None else self._buffers.values(draws)
         statistics = self._recorder.record.statistics()
         arrays = {f"{SITES}/{name}": array_of(value) for name, value in sites.items()}
         arrays |= {f"{STATISTICS}/{name}": array_of(value) for name, value in statistics.items()}
@@ -370,7 +370,7 @@ class OnDisk:
 
     def samples(self, draws: int, last: int | None = None) -> Mapping[str, Tensor]:
         if self._is_gone:
-            return {} if self._buffers is None else self._buffers.filled(draws)
+            return {} if self._buffers is None else self._buffers.values(draws)
         return StoredTensors([self._reader()], SITES, draws, last, self._run.random.device)
 
     def statistics(

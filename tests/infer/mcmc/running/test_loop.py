@@ -116,11 +116,11 @@ def test_bad_arguments_are_named():
 
 def test_a_resumed_run_fills_its_buffers_from_the_front():
     run, other = (OHMC(concentrated).prepare(2, 5, None) for _ in range(2))
-    sample(run, 5, 1, [Buffers(5, ["U"])])
+    sample(run, 5, 1, [Buffers(5, ["U"], run.target)])
     other.load_state_dict(run.state_dict())
-    buffers = Buffers(10, ["U"])
+    buffers = Buffers(10, ["U"], other.target)
     assert sample(other, 10, 1, [buffers]).draws == 5
-    draws = buffers.filled(5)["U"]
+    draws = buffers.values(5)["U"]
     assert constraints.stiefel.check(draws).all()
     assert torch.equal(draws[:, -1], other.sites["U"])
 
