@@ -3,7 +3,8 @@
     python -m benchmarks.speed.tuning.centring
     python -m benchmarks.speed.tuning.centring --only "schools|seeds|funnel" --seeds 0 1 2
 
-The published posteriors that have a site whose location or scale depends on another. Effective sizes are the smallest
+Published posteriors, correlated ones and those of `posteriors` that have a site whose location or scale depends on
+another. Effective sizes are the smallest
 bulk or tail size of the functionals of a posterior and its log density, of all draws.
 """
 
@@ -16,7 +17,9 @@ from pyro import poutine
 from pyro.infer.reparam import LocScaleReparam
 
 from benchmarks.estimates import effective_sizes, summary
+from benchmarks.problems.correlated import correlated
 from benchmarks.problems.published import published
+from benchmarks.speed.tuning.posteriors import posteriors
 from benchmarks.study import Study, largest, option, spread
 from pyro_manifold.density import Program, centred
 from pyro_manifold.infer import MCMC, OHMC
@@ -30,7 +33,8 @@ def sites_of(posterior):
 
 
 def problems(arguments):
-    return {name: posterior for name, posterior in published().items() if sites_of(posterior)}
+    found = published() | correlated() | posteriors()
+    return {name: posterior for name, posterior in found.items() if sites_of(posterior)}
 
 
 def methods(arguments, posterior):

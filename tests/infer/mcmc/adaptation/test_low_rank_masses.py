@@ -158,7 +158,7 @@ def hidden_direction(size=12, spread=30.0):
 
 
 def low_rank(model, **options):
-    return OHMC(model, full_mass="low rank", **options)
+    return OHMC(model, full_mass="low rank", adapt_centring=False, **options)
 
 
 def drawn(kernel, **more):
