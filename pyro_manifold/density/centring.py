@@ -15,9 +15,9 @@ c is a site that does not move (`pyro_manifold.manifolds.Constant`), so that it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro
 import torch
@@ -125,28 +125,26 @@ class CentredTarget(Target):
         """Return the coordinates of the model as written, ``{site: (..., shape)}``, without `CENTREDNESS`."""
         if CENTREDNESS not in position or bool((position[CENTREDNESS] == 1).all()):
             return _without(position)
-        return _without(position) | self._of_rows(self._as_written, position, self.shapes)
+        return _without(position) | {name: part.x for name, part in self._parts(position).items()}
 
     def at(self, sites: Sites, centredness: Tensor) -> Sites:
         """Return the position of sites as written in the coordinates of a centredness ``(..., elements)``."""
-        parts = self.locations_and_scales(sites)
+        c = self.by_site(centredness)
         moved = {
-            name: c * parts[name][0] + (sites[name] - parts[name][0]) * parts[name][1] ** (c - 1)
-            for name, c in self.by_site(centredness).items()
+            name: c[name] * loc + (sites[name] - loc) * scale ** (c[name] - 1)
+            for name, (loc, scale) in self.locations_and_scales(sites).items()
         }
         return {**sites, **moved, CENTREDNESS: centredness}
 
     def locations_and_scales(self, sites: Sites) -> dict[str, tuple[Tensor, Tensor]]:
         """Return location and scale of each element of the sites that are centred, at sites as written."""
-        values = self.full.values(sites)
-        names = [(name, part) for name in self.shapes for part in ("loc", "scale")]
-        shapes = {f"{part} of {name}": self.shapes[name] for name, part in names}
-        found = self._of_rows(self._parts, values, shapes)
-        return {name: (found[f"loc of {name}"], found[f"scale of {name}"]) for name in self.shapes}
+        as_written = {**sites, CENTREDNESS: self.together({name: torch.ones_like(sites[name]) for name in self.shapes})}
+        return {name: (part.loc, part.scale) for name, part in self._parts(as_written).items()}
 
     def log_factor(self, position: Sites) -> Tensor:
         """Return the log density of positions beyond that of the model as written, of chains and draws."""
-        return self._of_rows(self._log_factor, position, {"log factor": torch.Size()})["log factor"]
+        scales = self.together({name: part.scale for name, part in self._parts(position).items()})
+        return ((1 - position[CENTREDNESS]) * scales.log()).sum(-1)
 
     def values(self, sites: Sites) -> Sites:
         return self.full.values(self.sites(sites))
@@ -202,51 +200,56 @@ class CentredTarget(Target):
 
     # ---- functions of one chain, for many ---------------------------------------------------------------------------
 
-    def _as_written(self, sites: Sites) -> Sites:
-        return self._run(sites).coordinates
-
-    def _log_factor(self, sites: Sites) -> Sites:
-        return {"log factor": torch.as_tensor(self._run(sites).log_factor)}
-
-    def _run(self, sites: Sites) -> _Centring:
-        """Run the model at a position, and return what was found about its sites."""
-        others, centredness = self._split(sites)
+    def _parts_of_one(self, position: Sites) -> dict[str, _Part]:
+        """Run the model at a position of one chain."""
+        others, centredness = self._split(position)
         with poutine.block(), pyro.validation_enabled(False), _Centring(centredness, self.transforms) as found:
             poutine.condition(self.full.program, self.full.values(others))()
-        return found
-
-    def _parts(self, values: Sites) -> Sites:
-        with poutine.block(), pyro.validation_enabled(False), _Parts(self.shapes) as found:
-            poutine.condition(self.full.program, values)()
         return found.parts
 
-    def _of_rows(self, of_one: Callable[[Sites], Sites], sites: Sites, shapes: Mapping[str, torch.Size]) -> Sites:
-        """Apply a function of the sites of one chain to those of any number of them."""
-        leading = self._leading(sites, next(iter(self.shapes)))
+    def _parts(self, position: Sites) -> dict[str, _Part]:
+        """Return coordinates, locations and scales of the sites that are centred, of any number of chains and draws."""
+        leading = self._leading(position, next(iter(self.shapes)))
         if not leading:
-            return of_one(sites)
-        names = sorted(sites)
-        columns = [sites[name].flatten(0, len(leading) - 1) for name in names]
+            return self._parts_of_one(position)
+        names = sorted(position)
+        columns = [position[name].flatten(0, len(leading) - 1) for name in names]
 
         def flat(*columns: Tensor) -> tuple[Tensor, ...]:
-            found = of_one(dict(zip(names, columns, strict=True)))
-            return tuple(found[name] for name in shapes)
+            found = self._parts_of_one(dict(zip(names, columns, strict=True)))
+            return tuple(x.clone() for name in self.shapes for x in found[name])
 
-        key = (of_one.__name__, tuple((x.shape[1:], x.dtype, x.device) for x in columns))
+        key = tuple((x.shape[1:], x.dtype, x.device) for x in columns)
         with torch.no_grad():
             if key not in self._functions:
-                few = [x[:2] for x in columns]
-                self._functions[key] = vectorise(flat, few, subject=None, folded=False)
-            parts = [
+                self._functions[key] = vectorise(flat, [x[:2] for x in columns], subject=None, folded=False)
+            rows = [
                 self._functions[key](*[x[first : first + _ROWS_AT_A_TIME] for x in columns])
                 for first in range(0, len(columns[0]), _ROWS_AT_A_TIME)
             ]
-        found = [torch.cat(each) for each in zip(*parts, strict=True)]
-        return {name: x.reshape(*leading, *shapes[name]) for name, x in zip(shapes, found, strict=True)}
+        found = iter(torch.cat(each) for each in zip(*rows, strict=True))
+        return {
+            name: _Part(*[next(found).reshape((*leading, *shape)) for _ in _Part._fields])
+            for name, shape in self.shapes.items()
+        }
 
 
 def _without(sites: Mapping[str, Tensor]) -> Sites:
     return {name: x for name, x in sites.items() if name != CENTREDNESS}
+
+
+class _Part(NamedTuple):
+    """A site of a model that is centred.
+
+    Attributes:
+        x: its coordinate as written.
+        loc: its location.
+        scale: its scale.
+    """
+
+    x: Tensor
+    loc: Tensor
+    scale: Tensor
 
 
 class _Centring(Messenger):
@@ -255,7 +258,7 @@ class _Centring(Messenger):
     It has to be outside of the handler that conditions the model.
 
     Attributes:
-        coordinates: x of these sites.
+        parts: coordinate, location and scale of these sites.
         log_factor: sum of (1 - c) log scale.
         log_jacobian: log determinant of the transforms to the support at x, over that at x', which the potential has.
     """
@@ -263,7 +266,7 @@ class _Centring(Messenger):
     def __init__(self, centredness: Mapping[str, Tensor], transforms: Mapping[str, Transform]) -> None:
         super().__init__()
         self._centredness, self._transforms = centredness, transforms
-        self.coordinates: Sites = {}
+        self.parts: dict[str, _Part] = {}
         self.log_factor: Tensor | float = 0.0
         self.log_jacobian: Tensor | float = 0.0
 
@@ -271,35 +274,19 @@ class _Centring(Messenger):
         name = msg["name"]
         if name not in self._centredness:
             return
-        c, to_real, parts = self._centredness[name], self._transforms[name], location_and_scale(msg["fn"])
-        moved = self.coordinates[name] = to_real(msg["value"])
+        c, to_real = self._centredness[name], self._transforms[name]
+        moved = to_real(msg["value"])
+        parts = location_and_scale(msg["fn"])
         if parts is None:  # another family in this run of the model
+            self.parts[name] = _Part(moved, torch.zeros_like(moved), torch.ones_like(moved))
             return
         loc, scale = parts
         log_factor = (1 - c) * scale.log()
         x = loc + log_factor.exp() * (moved - c * loc)
         self.log_factor = self.log_factor + log_factor.sum()
-        if x.shape != moved.shape:
-            raise RuntimeError(f"the location of site '{name}' has more elements in this run of the model")
         value = to_real.inv(x)
         if is_exponential(msg["fn"]):
             # The potential has the Jacobian of the transform at x', where the value is another.
             here, there = (to_real.log_abs_det_jacobian(*pair) for pair in ((value, x), (msg["value"], moved)))
             self.log_jacobian = self.log_jacobian - here.sum() + there.sum()
-        self.coordinates[name], msg["value"] = x, value
-
-
-class _Parts(Messenger):
-    """Handler that records location and scale of sites."""
-
-    def __init__(self, names: Collection[str]) -> None:
-        super().__init__()
-        self._names = names
-        self.parts: Sites = {}
-
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        if msg["name"] in self._names:
-            found: Any = location_and_scale(msg["fn"])
-            self.parts |= {
-                f"{part} of {msg['name']}": x.clone() for part, x in zip(("loc", "scale"), found, strict=True)
-            }
+        self.parts[name], msg["value"] = _Part(x, loc, scale), value
