@@ -13,7 +13,7 @@ from pyro_manifold.density import CENTREDNESS, CentredTarget, Sites
 from pyro_manifold.infer.mcmc.adaptation.adapter import Adapter, WarmUpIteration
 from pyro_manifold.infer.mcmc.mechanics import HamiltonianSettings
 from pyro_manifold.infer.mcmc.transitions import Blocks, Layout, Potential
-from pyro_manifold.store import Serialisable
+from pyro_manifold.store import Serialisable, check_entries
 
 K = TypeVar("K")
 
@@ -89,13 +89,21 @@ class Centring(Adapter[HamiltonianSettings]):
 
     def choose(self) -> Recentred | None:
         """Choose c from the states of the window that has ended; None to leave the coordinates as they are."""
-        states, self._states, self.window_ended = self._states, [], False
-        positions, gradients = ([self._layout.unpack(each) for each in part] for part in zip(*states, strict=True))
+        parts = zip(*self._states, strict=True)
+        positions, gradients = ([self._layout.unpack(each) for each in part] for part in parts)
         position, gradient = stacked(positions), stacked(gradients)
         present = position[CENTREDNESS][0, 0]
         sites = self._target.sites(position)
         chosen = self._chosen(sites, gradient, self._target.by_site(present))
-        return None if torch.equal(chosen, present) else self._evaluated(sites, chosen)
+        if torch.equal(chosen, present):
+            return None
+        found = self._evaluated(sites, chosen)
+        finite = all(bool(x.isfinite().all()) for each in found.gradients for x in each.values())
+        return found if finite else None
+
+    def begin_window(self) -> None:
+        """Forget the states of the window that has ended."""
+        self._states, self.window_ended = [], False
 
     def _chosen(self, sites: Sites, gradient: Sites, present: Sites) -> Tensor:
         """Return the c of all elements, from sites as written and gradients in present coordinates."""
@@ -127,18 +135,16 @@ class Centring(Adapter[HamiltonianSettings]):
     def state_dict(self) -> dict[str, Serialisable]:
         """Return the states of the present window."""
         parts = zip(("positions", "gradients"), zip(*self._states, strict=True), strict=False)
-        return {name: {str(block): x for block, x in stacked(part).items()} for name, part in parts}
+        states = {name: {str(block): x for block, x in stacked(part).items()} for name, part in parts}
+        return {"window_ended": self.window_ended, "states": states}
 
     def load_state_dict(self, saved: dict[str, Serialisable]) -> None:
         """Restore the states of a window."""
-        self._states = []
-        if saved:
-            part = {name: [saved[name][str(block)].unbind() for block in self._layout.blocks] for name in saved}
-            each = (
-                [dict(zip(self._layout.blocks, row, strict=True)) for row in zip(*part[name], strict=True)]
-                for name in ("positions", "gradients")
-            )
-            self._states = [*zip(*each, strict=True)]
+        check_entries(saved, ("window_ended", "states"), type(self).__name__)
+        blocks, states = self._layout.blocks, saved["states"]
+        columns = [[states[part][str(block)].unbind() for block in blocks] for part in sorted(states, reverse=True)]
+        parts = [[dict(zip(blocks, row, strict=True)) for row in zip(*column, strict=True)] for column in columns]
+        self._states, self.window_ended = [*zip(*parts, strict=True)], bool(saved["window_ended"])
 
 
 def narrowness(x: Tensor, slope: Tensor, loc: Tensor, scale: Tensor, c: Tensor | float) -> Tensor:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from pyro_manifold.compiled import reason
 from pyro_manifold.density import CENTREDNESS, CentredTarget, Sites
-from pyro_manifold.infer.mcmc.adaptation import WarmUp
+from pyro_manifold.infer.mcmc.adaptation import Recentred, WarmUp
 from pyro_manifold.infer.mcmc.mechanics import HamiltonianSettings, State
 from pyro_manifold.infer.mcmc.running import Run
 from pyro_manifold.infer.mcmc.transitions import Statistics
@@ -31,15 +33,27 @@ class CentredRun(Run[State, HamiltonianSettings]):
         return {name: c for name, c in found.items() if not bool((c == 1).all())}
 
     def iterate(self) -> None:
-        super().iterate()
+        # Before an iteration, so that after an interrupt the choice is made again.
         centring = self.tuning.centring
-        if centring is None or not centring.window_ended:
-            return
-        chosen = centring.choose()
-        if chosen is not None:
-            centredness = chosen.centredness.expand(self.chains, -1).contiguous()
-            self.move_to(self._centred.at(self.sites, centredness))
-            self.tuning.recentred(self.state, chosen, self.random)
+        if centring is not None and centring.window_ended:
+            try:
+                chosen = centring.choose()
+            except Exception as error:  # a model can fail in any way, and its coordinates need not be changed
+                chosen = None
+                warnings.warn(
+                    f"The sites {sorted(self._centred.shapes)} keep their coordinates, since others cannot be "
+                    f"computed: {reason(error)}. Pass adapt_centring=False to the kernel to leave them as written.",
+                    stacklevel=2,
+                )
+            if chosen is not None:
+                self._move(chosen)
+            centring.begin_window()
+        super().iterate()
+
+    def _move(self, chosen: Recentred) -> None:
+        centredness = chosen.centredness.expand(self.chains, -1).contiguous()
+        self.move_to(self._centred.at(self.sites, centredness))
+        self.tuning.recentred(self.state, chosen, self.random)
 
     def statistics_of(self, states: Sequence[State]) -> Statistics:
         """Return statistics of states, among them ``"lp"``, the log density of the model as written."""

@@ -11,6 +11,7 @@ from pyro import infer as pyros
 from problems.monte_carlo import assert_mean
 from pyro_manifold.density import CENTREDNESS
 from pyro_manifold.infer import GHMC, MCMC, OHMC, Tuning
+from pyro_manifold.infer.mcmc.adaptation import Centring
 
 
 def funnel():
@@ -132,6 +133,36 @@ def test_initial_values_are_given_as_written():
     run = tuned.prepare(4, 0, first)
     torch.testing.assert_close(run.sites, first)
     assert not torch.equal(run.positions["x"], first["x"])
+
+
+def test_a_model_that_fails_elsewhere_keeps_its_coordinates(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no scale here")
+
+    monkeypatch.setattr("pyro_manifold.density.centring.CentredTarget.locations_and_scales", fail)
+    with pytest.warns(UserWarning, match=r"The sites \['x'\] keep their coordinates, .*no scale here"):
+        mcmc = run_of(funnel, 20, 200)
+    assert mcmc.kernel.centredness == {}
+
+
+def test_an_interrupted_choice_is_made_again(monkeypatch):
+    """At the end of a window, and the draws are those of a run without an interrupt."""
+    expected = run_of(funnel, 20, 200).get_samples(group_by_chain=True)["x"]
+    choose, calls = Centring.choose, []
+
+    def interrupted(centring):
+        calls.append(centring)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return choose(centring)
+
+    monkeypatch.setattr(Centring, "choose", interrupted)
+    pyro.set_rng_seed(0)
+    mcmc = MCMC(OHMC(funnel), 20, 200, num_chains=4, disable_progbar=True)
+    with pytest.warns(UserWarning, match="Interrupted"), pytest.raises(KeyboardInterrupt):
+        mcmc.run()
+    mcmc.continue_run(20)
+    assert torch.equal(mcmc.get_samples(group_by_chain=True)["x"], expected)
 
 
 def test_in_pyros_own_mcmc():
