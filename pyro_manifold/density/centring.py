@@ -26,7 +26,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Transform
 
-from pyro_manifold.compiled import Verified, vectorise
+from pyro_manifold.compiled import FlatFunction, Verified, vectorise
 from pyro_manifold.density.batched import Sites
 from pyro_manifold.density.location_scale import is_exponential, location_and_scale, location_scale_sites
 from pyro_manifold.density.model import ModelTarget
@@ -38,6 +38,7 @@ CENTREDNESS = "centredness of sites"
 
 _MOST_SITES = 32  # more are series written as loops, whose graph would no longer be a loop of equal steps
 _ROWS_AT_A_TIME = 1024
+_OFTEN = 8  # calls with the same number of rows, after which a graph for that number pays off
 
 
 def centred(target: ModelTarget, first: Mapping[str, Tensor] | None = None) -> CentredTarget | None:
@@ -79,6 +80,7 @@ class CentredTarget(Target):
     shapes: dict[str, torch.Size]
     first: Mapping[str, Tensor] = field(default_factory=dict)
     _functions: dict[Any, Verified] = field(default_factory=dict, repr=False)
+    _calls: dict[Any, int] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, full: ModelTarget, shapes: dict[str, torch.Size], first: Mapping[str, Tensor]) -> CentredTarget:
@@ -196,7 +198,7 @@ class CentredTarget(Target):
         return CentredTarget.of(full, self.shapes, self.first)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_functions": {}}  # graphs are made again
+        return {**self.__dict__, "_functions": {}, "_calls": {}}  # graphs are made again
 
     # ---- functions of one chain, for many ---------------------------------------------------------------------------
 
@@ -219,12 +221,10 @@ class CentredTarget(Target):
             found = self._parts_of_one(dict(zip(names, columns, strict=True)))
             return tuple(x.clone() for name in self.shapes for x in found[name])
 
-        key = tuple((x.shape[1:], x.dtype, x.device) for x in columns)
         with torch.no_grad():
-            if key not in self._functions:
-                self._functions[key] = vectorise(flat, [x[:2] for x in columns], subject=None, folded=False)
+            function = self._function(flat, columns)
             rows = [
-                self._functions[key](*[x[first : first + _ROWS_AT_A_TIME] for x in columns])
+                function(*[x[first : first + _ROWS_AT_A_TIME] for x in columns])
                 for first in range(0, len(columns[0]), _ROWS_AT_A_TIME)
             ]
         found = iter(torch.cat(each) for each in zip(*rows, strict=True))
@@ -232,6 +232,18 @@ class CentredTarget(Target):
             name: _Part(*[next(found).reshape((*leading, *shape)) for _ in _Part._fields])
             for name, shape in self.shapes.items()
         }
+
+    def _function(self, function: FlatFunction, columns: list[Tensor]) -> FlatFunction:
+        """Return a function of one row for these rows: any number of them, or these alone if they come often."""
+        of_any = tuple((x.shape[1:], x.dtype, x.device) for x in columns)
+        of_these = len(columns[0]), *of_any
+        self._calls[of_these] = self._calls.get(of_these, 0) + 1
+        often = self._calls[of_these] > _OFTEN and len(columns[0]) <= _ROWS_AT_A_TIME
+        key = of_these if often else of_any
+        if key not in self._functions:
+            example = columns if often else [x[:2] for x in columns]
+            self._functions[key] = vectorise(function, example, subject=None, folded=often)
+        return self._functions[key]
 
 
 def _without(sites: Mapping[str, Tensor]) -> Sites:
