@@ -38,7 +38,6 @@ CENTREDNESS = "centredness of sites"
 
 _MOST_SITES = 32  # more are series written as loops, whose graph would no longer be a loop of equal steps
 _ROWS_AT_A_TIME = 1024
-_OFTEN = 8  # calls with the same number of rows, after which a graph for that number pays off
 
 
 def centred(target: ModelTarget, first: Mapping[str, Tensor] | None = None) -> CentredTarget | None:
@@ -80,7 +79,6 @@ class CentredTarget(Target):
     shapes: dict[str, torch.Size]
     first: Mapping[str, Tensor] = field(default_factory=dict)
     _functions: dict[Any, Verified] = field(default_factory=dict, repr=False)
-    _calls: dict[Any, int] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, full: ModelTarget, shapes: dict[str, torch.Size], first: Mapping[str, Tensor]) -> CentredTarget:
@@ -137,6 +135,12 @@ class CentredTarget(Target):
             for name, (loc, scale) in self.locations_and_scales(sites).items()
         }
         return {**sites, **moved, CENTREDNESS: centredness}
+
+    def moved(self, position: Sites, centredness: Tensor) -> Sites:
+        """Return a position of chains in the coordinates of another centredness, ``(elements,)``, once."""
+        sites = self.sites({name: x.unsqueeze(0) for name, x in position.items()})
+        found = self.at(sites, centredness.expand(1, len(position[CENTREDNESS]), -1))
+        return {name: x.squeeze(0).contiguous() for name, x in found.items()}
 
     def locations_and_scales(self, sites: Sites) -> dict[str, tuple[Tensor, Tensor]]:
         """Return location and scale of each element of the sites that are centred, at sites as written."""
@@ -198,7 +202,7 @@ class CentredTarget(Target):
         return CentredTarget.of(full, self.shapes, self.first)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_functions": {}, "_calls": {}}  # graphs are made again
+        return {**self.__dict__, "_functions": {}}  # graphs are made again
 
     # ---- functions of one chain, for many ---------------------------------------------------------------------------
 
@@ -210,7 +214,10 @@ class CentredTarget(Target):
         return found.parts
 
     def _parts(self, position: Sites) -> dict[str, _Part]:
-        """Return coordinates, locations and scales of the sites that are centred, of any number of chains and draws."""
+        """Return coordinates, locations and scales of the sites that are centred, of any number of chains and draws.
+
+        For chains alone, whose sites may be needed in each iteration, there is a graph for their number.
+        """
         leading = self._leading(position, next(iter(self.shapes)))
         if not leading:
             return self._parts_of_one(position)
@@ -222,27 +229,21 @@ class CentredTarget(Target):
             return tuple(x.clone() for name in self.shapes for x in found[name])
 
         with torch.no_grad():
-            function = self._function(flat, columns)
-            rows = [
-                function(*[x[first : first + _ROWS_AT_A_TIME] for x in columns])
-                for first in range(0, len(columns[0]), _ROWS_AT_A_TIME)
-            ]
+            function = self._function(flat, columns, of_these=len(leading) == 1)
+            step = len(columns[0]) if len(leading) == 1 else _ROWS_AT_A_TIME
+            rows = [function(*[x[first : first + step] for x in columns]) for first in range(0, len(columns[0]), step)]
         found = iter(torch.cat(each) for each in zip(*rows, strict=True))
         return {
             name: _Part(*[next(found).reshape((*leading, *shape)) for _ in _Part._fields])
             for name, shape in self.shapes.items()
         }
 
-    def _function(self, function: FlatFunction, columns: list[Tensor]) -> FlatFunction:
-        """Return a function of one row for these rows: any number of them, or these alone if they come often."""
-        of_any = tuple((x.shape[1:], x.dtype, x.device) for x in columns)
-        of_these = len(columns[0]), *of_any
-        self._calls[of_these] = self._calls.get(of_these, 0) + 1
-        often = self._calls[of_these] > _OFTEN and len(columns[0]) <= _ROWS_AT_A_TIME
-        key = of_these if often else of_any
+    def _function(self, function: FlatFunction, columns: list[Tensor], of_these: bool) -> FlatFunction:
+        """Return a function of one row for any number of rows, or for as many as these alone, which is faster."""
+        key = len(columns[0]) if of_these else 0, *((x.shape[1:], x.dtype, x.device) for x in columns)
         if key not in self._functions:
-            example = columns if often else [x[:2] for x in columns]
-            self._functions[key] = vectorise(function, example, subject=None, folded=often)
+            example = columns if of_these else [x[:2] for x in columns]
+            self._functions[key] = vectorise(function, example, subject=None, folded=of_these)
         return self._functions[key]
 
 

@@ -86,17 +86,17 @@ def location_scale_sites(target: ModelTarget) -> dict[str, torch.Size]:
         for name in [name for name in nodes if name in target.transforms]:
             fn, to_real = nodes[name]["fn"], target.transforms[name]
             parts = location_and_scale(fn)
-            if parts is None or not _has_own_coordinates(fn, to_real) or not _depends(parts, leaves.values()):
+            if parts is None or not _depends(parts, leaves.values()) or not _has_own_coordinates(nodes[name], to_real):
                 continue
             found[name] = fn.shape()
         return found
 
 
-def _has_own_coordinates(fn: Any, to_real: Transform) -> bool:
+def _has_own_coordinates(site: Any, to_real: Transform) -> bool:
     """Return whether the unconstrained coordinate of a site is x, and of a positive one log x."""
-    value = fn.sample()
-    expected, coordinate = value.log() if is_exponential(fn) else value, to_real(value)
-    return expected.shape == coordinate.shape and torch.equal(coordinate, expected)
+    value = site["value"].detach()
+    expected, coordinate = value.log() if is_exponential(site["fn"]) else value, to_real(value)
+    return expected.shape == coordinate.shape and torch.allclose(coordinate, expected)
 
 
 def _depends(parts: Iterable[Tensor], leaves: Iterable[Tensor]) -> bool:

@@ -51,8 +51,7 @@ class CentredRun(Run[State, HamiltonianSettings]):
         super().iterate()
 
     def _move(self, chosen: Recentred) -> None:
-        centredness = chosen.centredness.expand(self.chains, -1).contiguous()
-        self.move_to(self._centred.at(self.sites, centredness))
+        self.move_to(self._centred.moved(self.positions, chosen.centredness))
         self.tuning.recentred(self.state, chosen, self.random)
 
     def statistics_of(self, states: Sequence[State]) -> Statistics:

@@ -102,7 +102,7 @@ class InMemory:
         return self._all_statistics(draws, names)
 
     def _new_buffers(self, draws: int) -> Buffers:
-        return Buffers(draws, self._names, self._target)
+        return Buffers(draws, self._names, self._target, each=bool(self._target.dependent))
 
     def _all_sites(self, draws: int) -> Sites:
         return self._joined(0, self._values(draws - self._made_before))

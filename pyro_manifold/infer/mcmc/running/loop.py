@@ -143,19 +143,21 @@ def sample(
 class Buffers:
     """Buffers of draws in memory, ``(chains, draws, ...)``; the capacity is doubled when they are full.
 
-    Positions are stored, and values computed of all draws together, which takes much less time than of each.
+    Positions are stored, and values computed of all draws together, which takes less time; or values are computed of
+    each draw, so that their rounding does not depend on the number of draws.
 
     Args:
         draws: initial capacity, the expected number of draws.
         names: sites whose values are needed.
         target: target of the draws.
+        each: whether values are computed of each draw.
 
     Attributes:
         draws: number of draws stored.
     """
 
-    def __init__(self, draws: int, names: Sequence[str], target: Target) -> None:
-        self._room, self._names, self._target = draws, names, target
+    def __init__(self, draws: int, names: Sequence[str], target: Target, *, each: bool = False) -> None:
+        self._room, self._names, self._target, self._each = draws, names, target, each
         self._buffers: Sites = {}
         self._fixed: Sites = {}  # positions that are the same in all draws
         self.draws = 0
@@ -163,31 +165,35 @@ class Buffers:
     def __call__(self, iteration: Iteration) -> None:
         if not iteration.kept:
             return
-        positions = iteration.positions
+        kept = iteration.values if self._each else iteration.positions
         if not self._buffers:
-            self._buffers = {name: self._empty(positions[name]) for name in self._target.needed(self._names)}
+            needed = self._names if self._each else self._target.needed(self._names)
+            self._buffers = {name: self._empty(kept[name]) for name in needed}
         if self.draws == self._room:
             self._room *= 2
             self._buffers = {name: self._moved(buffer) for name, buffer in self._buffers.items()}
         for name, buffer in self._buffers.items():
-            buffer[:, self.draws] = positions[name]
-        self._fixed = {name: positions[name] for name in self._target.undifferentiated}
+            buffer[:, self.draws] = kept[name]
+        self._fixed = {name: iteration.positions[name] for name in self._target.undifferentiated}
         self.draws += 1
 
     def sites(self, draws: int) -> Sites:
-        """Return the sites of the first draws on their manifold or in unconstrained space."""
+        """Return the sites of the first draws on their manifold or in unconstrained space, from positions."""
         return self._target.sites(self._positions(draws)) if self._buffers else {}
 
     def values(self, draws: int) -> Sites:
         """Return the constrained values of the first draws, ``{site: (chains, draws, ...)}``."""
-        if not self._buffers:
-            return {}
+        if self._each or not self._buffers:
+            return self._stored(draws)
         found = self._target.values(self._positions(draws))
         return {name: found[name] for name in self._names}
 
     def _positions(self, draws: int) -> Sites:
         fixed = {name: x.unsqueeze(1).expand(-1, draws, *x.shape[1:]) for name, x in self._fixed.items()}
-        return {name: buffer[:, :draws] for name, buffer in self._buffers.items()} | fixed
+        return self._stored(draws) | fixed
+
+    def _stored(self, draws: int) -> Sites:
+        return {name: buffer[:, :draws] for name, buffer in self._buffers.items()}
 
     def _empty(self, value: Tensor) -> Tensor:
         return value.new_empty(len(value), self._room, *value.shape[1:])

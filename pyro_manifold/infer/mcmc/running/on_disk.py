@@ -136,7 +136,7 @@ class OnDisk:
         if iteration.kept:
             if self._buffers is None:
                 self._capacity = self._fitting(iteration)
-                self._buffers = Buffers(self._capacity, self._names, self._run.target)
+                self._buffers = Buffers(self._capacity, self._names, self._run.target, each=True)
             self._buffers(iteration)
         self._recorder(iteration)
         if self._waiting >= self._capacity or time.monotonic() >= self._due or self._stop:
@@ -218,7 +218,7 @@ class OnDisk:
         self._chunks = chunks
         if draws:
             self._recorder.record.forget()
-            self._buffers = Buffers(self._capacity, self._names, self._run.target)
+            self._buffers = Buffers(self._capacity, self._names, self._run.target, each=True)
         if with_checkpoint:
             self._checkpoint, self._saved_at = number, self._run.iteration
             for older, path in numbered(self._folder, CHECKPOINT):
