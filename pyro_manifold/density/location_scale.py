@@ -8,6 +8,7 @@ from typing import Any
 import pyro
 import torch
 from pyro import poutine
+from pyro.distributions import AsymmetricLaplace, Logistic, SkewLogistic, SoftLaplace
 from pyro.distributions.torch_distribution import ExpandedDistribution, MaskedDistribution
 from torch import Tensor
 from torch.distributions import (
@@ -27,7 +28,7 @@ from torch.distributions import (
 from pyro_manifold.density.model import ModelTarget
 from pyro_manifold.density.sites import latent_sites
 
-_FAMILIES = (Normal, StudentT, Laplace, Cauchy, Gumbel)
+_FAMILIES = (Normal, StudentT, Laplace, Cauchy, Gumbel, Logistic, SkewLogistic, AsymmetricLaplace, SoftLaplace)
 _WRAPPERS = (Independent, MaskedDistribution, ExpandedDistribution)
 
 
@@ -55,7 +56,7 @@ def is_exponential(distribution: Any) -> bool:
 def _base_and_changes(distribution: Any) -> tuple[Any, list[Any], bool]:
     """Return the base of a transformed distribution, its transforms, and whether a last exponential was left out."""
     found, changes, exponential = _unwrapped(distribution), [], False
-    if isinstance(found, TransformedDistribution):
+    if isinstance(found, TransformedDistribution) and not isinstance(found, _FAMILIES):  # torch's Gumbel is both
         changes, found = list(found.transforms), _unwrapped(found.base_dist)
         exponential = bool(changes) and isinstance(changes[-1], ExpTransform)
         changes = changes[:-1] if exponential else changes
@@ -71,9 +72,11 @@ def _unwrapped(distribution: Any) -> Any:
 def location_scale_sites(target: ModelTarget) -> dict[str, torch.Size]:
     """Return the shapes of the sites whose location or scale depends on other sites, in the order of the model.
 
-    There are none in a model that has sites to be summed out. The random number generator is left as it was.
+    There are none in a model that has sites to be summed out. They are those of the same random point in each process,
+    and the random number generator is left as it was.
     """
     with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False), poutine.block(), torch.enable_grad():
+        torch.manual_seed(0)
         try:
             start = target.values(target.draw())
             leaves = {name: x.detach().clone().requires_grad_() for name, x in start.items()}

@@ -32,6 +32,12 @@ FAMILIES = {
     "StudentT": (lambda m, s: dist.StudentT(4.0, m, s).expand([3]).to_event(1), lambda m, s: (m, s)),
     "Laplace": (lambda m, s: dist.Laplace(m, s * torch.ones(3)).to_event(1), lambda m, s: (m, s)),
     "Cauchy": (lambda m, s: dist.Cauchy(m, s).expand([3]).to_event(1), lambda m, s: (m, s)),
+    "Gumbel": (lambda m, s: dist.Gumbel(m, s).expand([3]).to_event(1), lambda m, s: (m, s)),
+    "Logistic": (lambda m, s: dist.Logistic(m, s).expand([3]).to_event(1), lambda m, s: (m, s)),
+    "AsymmetricLaplace": (
+        lambda m, s: dist.AsymmetricLaplace(m, s, torch.tensor(2.0)).expand([3]).to_event(1),
+        lambda m, s: (m, s),
+    ),
     "LogNormal": (lambda m, s: dist.LogNormal(m, s).expand([3]).to_event(1), lambda m, s: (m, s)),
     "affine": (lambda m, s: affine(m, s).to_event(1), lambda m, s: (m - 0.5 * s, 2 * s)),
     "affine, then exp": (lambda m, s: affine_log(m, s).to_event(1), lambda m, s: (m, s)),
