@@ -77,7 +77,8 @@ class OHMC(HamiltonianKernel):
         adapt_centring: whether warm-up of 150 iterations or more also chooses the coordinates of sites of a
             location-scale family whose location or scale depends on other sites, from the model as written to its
             non-centred form: $x = \mathrm{loc} + \mathrm{scale}^{1-c} (x' - c\,\mathrm{loc})$, c from 1 to 0. Draws,
-            initial values and reports are those of the model as written; ``mcmc.kernel.centredness`` has the c.
+            initial values and reports are those of the model as written; ``mcmc.kernel.centredness`` has the c. The
+            coordinates of a ``tuning`` are kept in any case, since its masses belong to them.
         column_masses: True for one mass per column of every Stiefel site with 1 < p < n, False for one mass per site
             (shared by all matrices of its plate); None for one mass per column up to 8 columns, beyond which the higher
             cost of a step exceeds the gain unless the density is expensive.
