@@ -25,6 +25,8 @@ _SHARES = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95, 1.0)
 """Bounds of groups of draws of similar scale, as shares of all draws."""
 
 _DEVIATIONS = 4.0
+"""Depth of the neck that is looked into, in standard deviations of the log scale below its mean."""
+
 _LEAST_GAIN = 0.1
 """Smallest reduction of the log of the narrowness for which coordinates are changed."""
 
@@ -52,8 +54,10 @@ class Centring(Adapter[HamiltonianSettings]):
 
     $$ \log \mathrm{Var}\,x' + \log \max_k E\big[(\partial U / \partial x')^2 \mid \text{group } k\big], $$
 
-    groups of draws of similar scale, from the 5 % of the smallest to the 5 % of the largest. It is 0 for independent
-    Gaussian coordinates, and grows with the neck of a funnel however few draws are in it. All of it follows from draws
+    groups of draws of similar scale, from the 5 % of the smallest to the 5 % of the largest. One more group is the neck
+    that chains have not reached, at a scale four standard deviations of its logarithm below the mean: the curvature
+    there is $\mathrm{scale}^{-2}$ plus that of the data. The sum is 0 for independent Gaussian coordinates, and grows
+    with the neck of a funnel however few draws are in it. All of it follows from draws
     and gradients at one c:
 
     $$ x' = c\,\mathrm{loc} + (x - \mathrm{loc})\,\mathrm{scale}^{c - 1}, \qquad

@@ -140,7 +140,7 @@ class LengthChoice(Saved):
 
     def reset(self) -> None:
         """Discard all transitions and reset the mean length, after a large change of masses."""
-        self._window, self._window_before = Transitions(self._example), Transitions(self._example)
+        self.forget()
         self._lengths.mean = INITIAL_LENGTH
 
     def draw(self, iteration: int) -> float:

@@ -112,18 +112,18 @@ class Masses(Adapter[HamiltonianSettings]):
     def estimate(self) -> None:
         """Set the masses to the estimates of the window, and begin a new one."""
         before = self._log_periods()
-        estimates = {block: estimator.estimate() for block, estimator in self._estimators.items()}
-        self._begin_window()
-        self._use(estimates)
+        self._use_estimates()
         self.windows_completed += 1
         self.change = float((self._log_periods() - before).square().mean().sqrt().exp())
-        self._momenta_fit = False
 
     def estimate_from(self, positions: Sequence[Blocks], gradients: Sequence[Blocks]) -> None:
         """Set the masses to the estimates from other states, after a change of coordinates."""
         self._begin_window()
         for each in zip(positions, gradients, strict=True):
             self.update(*each)
+        self._use_estimates()
+
+    def _use_estimates(self) -> None:
         estimates = {block: estimator.estimate() for block, estimator in self._estimators.items()}
         self._begin_window()
         self._use(estimates)
