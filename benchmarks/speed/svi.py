@@ -142,7 +142,12 @@ def apart(function, *args):
     after others have run, and 33 ms before.
     """
     receive, send = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=lambda: send.send(function(*args)))
+
+    def send_result():
+        torch.set_num_threads(1)  # a forked process waits for ever for the threads of its parent
+        send.send(function(*args))
+
+    process = multiprocessing.get_context("fork").Process(target=send_result)
     process.start()
     found = receive.recv()
     process.join()
