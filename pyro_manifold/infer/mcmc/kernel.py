@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +32,7 @@ from pyro_manifold.manifolds import Manifold
 
 _NOT_SETTINGS = ("_run", "_record", "_given_params", "_from_params", "_warn", "_jit_compile", "_tuned")
 """Attributes of a kernel that do not affect its draws, or whose content other attributes contain."""
+_PROCESS = os.getpid()  # that imported this module, which a forked process does not import again
 
 
 class Kernel(MCMCKernel):
@@ -267,7 +269,13 @@ class Kernel(MCMCKernel):
         self._given_params = params
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
-        """Prepare a run of one chain that starts at ``initial_params``."""
+        """Prepare a run of one chain that starts at ``initial_params``.
+
+        In a forked process, as Pyro's for parallel chains, torch uses one thread: it would wait for ever for the
+        threads of the parent.
+        """
+        if os.getpid() != _PROCESS:
+            torch.set_num_threads(1)
         given = self._given_params
         stacked = None if given is None else {name: torch.as_tensor(x).unsqueeze(0) for name, x in given.items()}
         self.run = self.prepare(1, warmup_steps, stacked, *args, **kwargs)

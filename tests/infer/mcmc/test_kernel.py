@@ -1,5 +1,7 @@
 """The kernel under Pyro's MCMC: sites of all kinds, adaptation, processes, pickling, diagnostics."""
 
+import signal
+from contextlib import contextmanager
 from functools import cache
 
 import arviz
@@ -85,7 +87,7 @@ def test_batched_sites_in_plates():
         Y = pyro.sample("Y", StiefelUniform(3, 2).expand([2]).to_event(1))
         pyro.factor("more", (F * Y).sum())
 
-    mcmc = run(OHMC(model), num_samples=60, warmup_steps=100, num_chains=16)
+    mcmc = run(OHMC(model), num_samples=40, warmup_steps=60, num_chains=16)
     samples = mcmc.get_samples(group_by_chain=True)
     assert samples["X"].shape == (16, 60, 3, 3, 2)
     assert samples["Y"].shape == (16, 60, 2, 3, 2)
@@ -163,7 +165,7 @@ def test_discrete_sites_are_summed_out():
         parts = [p * torch.exp(-0.5 * (y - grid - s) ** 2) for p, s in ((0.7, 0.0), (0.3, 2.0))]
         likelihood += torch.stack(parts).sum(0).log()
     density = torch.softmax(likelihood - 0.5 * grid**2, 0)
-    samples = run(OHMC(model), num_samples=150, warmup_steps=200, num_chains=8).get_samples(group_by_chain=True)
+    samples = run(OHMC(model), num_samples=100, warmup_steps=100, num_chains=8).get_samples(group_by_chain=True)
     assert set(samples) == {"x", "U"}
     assert_mean(samples["x"], (density * grid).sum())
 
@@ -182,13 +184,32 @@ def test_potential_function_with_manifolds():
     assert_mean(samples["s"][..., 0] ** 2, 1.0)
 
 
+@contextmanager
+def ended_in(seconds):
+    """Raise TimeoutError where the block takes longer."""
+
+    def raise_error(*_):
+        raise TimeoutError(f"not ended in {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, raise_error)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_several_processes(context, monkeypatch):
     """On a machine that Pyro believes has more cores than two, with which it runs the chains one after the other."""
     monkeypatch.setattr("pyro.infer.mcmc.api.mp.cpu_count", lambda: 8)
     torch.set_default_dtype(torch.float32)
+    torch.set_num_threads(2)
+    torch.ones(2**20).exp()  # by both threads, for which a forked process that uses them would wait
     options = {"num_chains": 2, "mp_context": context, "chain_method": "parallel"}
-    mcmc = run(OHMC(concentrated), num_samples=10, warmup_steps=10, **options)
+    with ended_in(120):
+        mcmc = run(OHMC(concentrated), num_samples=10, warmup_steps=10, **options)
     assert type(mcmc.sampler).__name__ == "_MultiSampler"
     samples = mcmc.get_samples(group_by_chain=True)
     assert samples["U"].shape == (2, 10, 4, 2)
@@ -231,16 +252,16 @@ def test_transforms_may_name_some_sites_and_move_a_matrix_into_a_chart():
 
 
 def test_num_steps_is_kept_and_lengths_are_jittered_otherwise():
-    def lengths(kernel):
+    def lengths(kernel, iterations=5):
         run = kernel.prepare(1, 0, None)
         counts = []
-        for _ in range(40):
+        for _ in range(iterations):
             run.advance()
             counts.append(int(run.statistics["n_steps"]))
         return counts
 
     assert set(lengths(OHMC(concentrated, step_size=0.1, num_steps=7, adapt_step_size=False))) == {7}
-    jittered = lengths(OHMC(concentrated, step_size=0.1, trajectory_length=2.0, adapt_step_size=False))
+    jittered = lengths(OHMC(concentrated, step_size=0.1, trajectory_length=2.0, adapt_step_size=False), 40)
     assert min(jittered) == 14
     assert max(jittered) == 25
     fixed = OHMC(concentrated, step_size=0.1, trajectory_length=2.0, adapt_step_size=False, trajectory_jitter=0)
