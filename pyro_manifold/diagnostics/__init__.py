@@ -38,6 +38,7 @@ from pyro_manifold.diagnostics.installed_arviz import (
     is_before_1,
     of_datasets,
     pareto_shape,
+    smoothed_weights,
 )
 from pyro_manifold.diagnostics.invariance import Invariance
 from pyro_manifold.diagnostics.invariants import Convergence, invariants, summarise_invariants

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 _TAIL = (0.05, 0.95)
+_NEGLIGIBLE = 1e3  # nats
 _UNITS_OF_ROUNDING = 100
 
 Array = np.ndarray
@@ -99,6 +100,29 @@ def pareto_shape(log_weights: Array) -> float:
     # Not its psislw, which takes logarithms of inverse weights; nor log_weights=True here, which fits the logarithms.
     weights = np.exp(log_weights - largest)[None]  # of one chain
     return float(_array_functions().pareto_khat(weights, r_eff=1.0, tail="right"))
+
+
+def smoothed_weights(log_weights: Array) -> tuple[Array, float]:
+    r"""Return Pareto-smoothed importance weights and the shape k̂ of their tail.
+
+    Args:
+        log_weights: logarithms of weights, of which at least one is finite, ``(draws,)``; -∞ for a weight of 0.
+
+    Returns:
+        Logarithms of weights that add up to 1, and k̂ as by `pareto_shape`.
+
+    Source: Vehtari, Simpson, Gelman, Yao & Gabry, Pareto smoothed importance sampling, JMLR 25 (2024).
+    """
+    finite = np.isfinite(log_weights)
+    raised = np.where(finite, log_weights, log_weights[finite].min() - _NEGLIGIBLE)
+    khat = pareto_shape(raised)
+    if is_before_1():
+        smoothed = np.asarray(imported_arviz().psislw(raised)[0])
+    else:
+        smoothed = np.asarray(_array_functions().psislw(-raised)[0])
+    weights = np.where(finite, np.exp(smoothed - smoothed.max()), 0.0)
+    with np.errstate(divide="ignore"):
+        return np.log(weights / weights.sum()), khat
 
 
 def _array_functions() -> Any:

@@ -21,6 +21,7 @@ from pyro_manifold.infer.mcmc.sgmcmc.sghmc import SGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.sgld import SGLD
 from pyro_manifold.infer.mcmc.sgmcmc.sgnht import SGNHT
 from pyro_manifold.infer.mcmc.slice.geodesic_slice import GeodesicSlice
+from pyro_manifold.infer.pathfinder import pathfinder
 from pyro_manifold.infer.predictive import Predictive
 from pyro_manifold.infer.smc.smc import SMC
 from pyro_manifold.infer.svi.svi import SVI
@@ -73,6 +74,7 @@ __all__ = [
     "init_to_draws",
     "init_to_guide",
     "k_fold",
+    "pathfinder",
     "stein_scores",
     "train_meta_sampler",
 ]

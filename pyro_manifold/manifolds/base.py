@@ -61,6 +61,24 @@ class Manifold(ABC):
     def projection(self, ambient: Tensor) -> Tensor:
         """Return the nearest point of the manifold, by the sum of squared differences of entries."""
 
+    def log_volume_of_projection(self, point: Tensor, tangent: Tensor) -> Tensor:
+        r"""Return the log of the factor by which the projection of the tangent space changes volumes.
+
+        It is the log density of a random tangent vector $\delta$ at $x$, minus that of the point
+        ``projection(x + δ)``, with volumes measured in the ambient space; 0 at $\delta = 0$.
+
+        Args:
+            point: x, ``(..., *event)``.
+            tangent: δ, tangent at x.
+
+        Returns:
+            ``(...)``, a number for each batch element.
+
+        Raises:
+            NotImplementedError: for a manifold that does not define it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no log_volume_of_projection: define this method for it.")
+
     @abstractmethod
     def retraction(self, point: Tensor, tangent: Tensor) -> Tensor:
         """Take a step on the manifold, to a point near ``point + tangent`` that equals it to first order."""

@@ -41,6 +41,10 @@ class Euclidean(Manifold):
     def projection(self, ambient: Tensor) -> Tensor:
         return ambient
 
+    def log_volume_of_projection(self, point: Tensor, tangent: Tensor) -> Tensor:
+        """Return 0."""
+        return tangent.new_zeros(tangent.shape[: tangent.dim() - self.event_dim])
+
     def retraction(self, point: Tensor, tangent: Tensor) -> Tensor:
         return point + tangent
 

@@ -64,7 +64,7 @@ def solve_lyapunov(positive: Tensor, right_side: Tensor) -> Tensor:
     return solution
 
 
-def _finite_or_zero(matrix: Tensor) -> tuple[Tensor, Tensor]:
+def finite_or_zero(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Replace matrices with a non-finite entry by zero, since LAPACK raises an error for them and divergences must not.
 
     Returns:
@@ -79,7 +79,7 @@ class _PolarFactor(torch.autograd.Function):
 
     @staticmethod
     def forward(matrix: Tensor) -> Tensor:
-        safe, mark = _finite_or_zero(matrix)
+        safe, mark = finite_or_zero(matrix)
         # The polar factor of QR is Q times that of the small R; LAPACK's own SVD of a tall matrix begins in the same
         # way and then spends more on its left singular vectors.
         orthonormal, triangle = torch.linalg.qr(safe)
@@ -117,7 +117,7 @@ class _LyapunovSolution(torch.autograd.Function):
 
     @staticmethod
     def forward(positive: Tensor, right_side: Tensor) -> Tensor:
-        safe, mark = _finite_or_zero(positive)
+        safe, mark = finite_or_zero(positive)
         eigenvalues, basis = torch.linalg.eigh(safe)
         sums = eigenvalues.unsqueeze(-1) + eigenvalues.unsqueeze(-2)
         return basis @ ((basis.mT @ right_side @ basis) / sums) @ basis.mT * mark

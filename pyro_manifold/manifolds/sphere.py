@@ -74,6 +74,10 @@ class Sphere(Manifold):
     def projection(self, ambient: Tensor) -> Tensor:
         return ambient / torch.linalg.vector_norm(ambient, dim=-1, keepdim=True)
 
+    def log_volume_of_projection(self, point: Tensor, tangent: Tensor) -> Tensor:
+        r"""Return $-\tfrac{n}{2} \log(1 + \|\delta\|^2)$."""
+        return -0.5 * point.shape[-1] * tangent.square().sum(-1).log1p()
+
     def retraction(self, point: Tensor, tangent: Tensor) -> Tensor:
         return self.projection(point + tangent)
 

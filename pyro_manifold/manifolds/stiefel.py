@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyro_manifold.manifolds.base import Manifold
 from pyro_manifold.manifolds.polar import polar_factor
+from pyro_manifold.manifolds.polar_volume import log_volume_of_polar_retraction
 from pyro_manifold.manifolds.sphere import great_circle_flow
 
 RetractionMethod = Literal["qr", "polar", "cayley"]
@@ -235,6 +236,10 @@ class Stiefel(Manifold):
         """Return the nearest matrix with orthonormal columns, the polar factor: see `polar_factor`."""
         check_shape(ambient.shape[-2], ambient.shape[-1], "Stiefel.projection")
         return polar_factor(ambient)
+
+    def log_volume_of_projection(self, point: Tensor, tangent: Tensor) -> Tensor:
+        """Return the log volume of the polar factor: see `log_volume_of_polar_retraction`."""
+        return log_volume_of_polar_retraction(point, tangent)
 
     def retraction(self, point: Tensor, tangent: Tensor, method: RetractionMethod = "qr") -> Tensor:
         r"""Move along ``tangent`` and return to the manifold.

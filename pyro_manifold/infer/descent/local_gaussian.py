@@ -1,9 +1,10 @@
-"""The Gaussian distribution that L-BFGS gathers on its path, from which Pathfinder draws."""
+"""Gaussian distributions about points of a descent, from which Pathfinder draws."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,74 +15,154 @@ from pyro_manifold.infer.descent.quasi_newton import QuasiNewtonState, two_loops
 _DRAWS = 5  # as in Pathfinder
 
 
+@dataclass(frozen=True, eq=False)
 class LocalGaussian:
-    r"""Gaussian distribution of each chain at one point x of a descent, in tangent space.
+    r"""Gaussian distribution of each chain about one point x, in tangent space.
 
-    With the gradient g at x and L-BFGS's estimate H of the inverse Hessian, it is $\mathcal N(x - H g, H)$, moved onto
-    the manifold by its projection. H is $\gamma$ times the identity outside the span of the last steps and changes of
-    gradients; with an orthonormal basis Q of that span,
+    With the gradient g at x and an estimate H of the inverse Hessian, it is $\mathcal N(x - H g, H)$, moved onto the
+    manifold by its projection. H is $\gamma$ times the identity outside the span of the columns of Q, which are
+    orthonormal,
 
-    $$ H = \gamma\,(I - Q Q^\top) + Q\,(Q^\top H Q)\,Q^\top, $$
+    $$ H = \gamma\,(I - Q Q^\top) + Q\,\operatorname{diag}(v)\,Q^\top, $$
 
-    so that draws and densities cost as much as one step of the descent, without any n × n matrix.
+    so that draws and densities cost as much as products with Q.
 
     Zhang, Carpenter, Gelman & Vehtari, Pathfinder: parallel quasi-Newton variational inference, JMLR 2022.
 
-    Args:
+    Attributes:
         points: the manifolds and the potential energy.
-        state: the descent of all chains at x.
+        at: x of all chains, ``(chains, coordinates)``.
+        towards_mean: -Hg.
+        basis: Q, ``(chains, coordinates, directions)``.
+        variances: v, ``(chains, directions)``.
+        scale: γ, ``(chains, 1)``.
+        known: whether there is such a Gaussian, ``(chains,)``.
     """
 
-    def __init__(self, points: Points[Any], state: QuasiNewtonState) -> None:
-        self._points, self._state = points, state
+    points: Points[Any]
+    at: Tensor
+    towards_mean: Tensor
+    basis: Tensor
+    variances: Tensor
+    scale: Tensor
+    known: Tensor
+
+    @classmethod
+    def of_path(cls, points: Points[Any], state: QuasiNewtonState) -> Self:
+        """Return the Gaussian with the H that L-BFGS has gathered from its last steps; γ is that of its first guess.
+
+        Args:
+            points: the manifolds and the potential energy.
+            state: the descent of all chains at x.
+        """
         newest, last = state.weight[:, -1], state.turned[:, -1]
-        self._known = newest.squeeze(1) > 0  # without a step that shows curvature there is no Gaussian
         scale = 1 / (newest * last.square().sum(1, keepdim=True))
-        self._scale = torch.where(newest > 0, scale, 1.0)  # (chains, 1)
+        scale = torch.where(newest > 0, scale, 1.0)
         span = torch.cat([state.moved, state.turned], 1)
         span = span / span.norm(dim=2, keepdim=True).clamp(min=torch.finfo(span.dtype).tiny)
-        self._basis = torch.linalg.qr(span.mT).Q  # (chains, coordinates, directions)
+        basis = torch.linalg.qr(span.mT).Q
         memory = state.moved, state.turned, state.weight
-        tangent = self._tangent(self._basis)
-        normal = self._basis - tangent
-        within = -two_loops(tangent.mT, *memory) @ tangent + self._scale.unsqueeze(2) * normal.mT @ normal
+        tangent = _tangent(points, state.at, basis)
+        normal = basis - tangent
+        within = -two_loops(tangent.mT, *memory) @ tangent + scale.unsqueeze(2) * normal.mT @ normal
         variances, axes = torch.linalg.eigh((within + within.mT) / 2)
         # Rounding may leave a variance that is not positive, where curvatures differ by many orders of magnitude.
-        self._variances = variances.clamp(min=torch.finfo(variances.dtype).tiny)
-        self._basis = self._basis @ axes
-        self._towards_mean = two_loops(state.slope.unsqueeze(1), *memory).squeeze(1)
-        rest = points.dimension - self._variances.shape[1]
-        self._log_det = self._variances.log().sum(1) + rest * self._scale.squeeze(1).log()
+        variances = variances.clamp(min=torch.finfo(variances.dtype).tiny)
+        towards_mean = two_loops(state.slope.unsqueeze(1), *memory).squeeze(1)
+        # Without a step that shows curvature there is no Gaussian.
+        return cls(points, state.at, towards_mean, basis @ axes, variances, scale, newest.squeeze(1) > 0)
 
-    def draws_and_bound(self, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    def with_exact_curvature(self, slope: Tensor) -> Self:
+        """Return the Gaussian with the inverse of the exact Hessian, by differences of gradients along these widths.
+
+        The Hessian is that of the energy: with that of the volume element of manifolds, Gaussians are narrower than the
+        density is around them, and weights of their draws are worse. It takes two evaluations for each degree of
+        freedom, and is not known where the Hessian has an eigenvalue that is not positive.
+
+        Args:
+            slope: gradient at x in tangent space.
+        """
+        chains, size = self.at.shape
+        identity = torch.eye(size, dtype=self.at.dtype, device=self.at.device).expand(chains, size, size)
+        # The projection to tangent space has the eigenvalues 0 and, in its last directions, 1.
+        tangent = torch.linalg.eigh(_tangent(self.points, self.at, identity))[1][..., size - self.points.dimension :]
+        shares = (tangent.mT @ self.basis).square()
+        widths = (self.scale + (shares * (self.variances - self.scale).unsqueeze(1)).sum(2)).clamp(min=0).sqrt()
+        steps = torch.finfo(self.at.dtype).eps ** 0.25 * widths
+        columns = [self._change_of_slope(*pair) for pair in zip(tangent.unbind(2), steps.unbind(1), strict=True)]
+        hessian = (tangent.mT @ torch.stack(columns, 2)).nan_to_num(0.0, 0.0, 0.0)
+        curvatures, axes = torch.linalg.eigh((hessian + hessian.mT) / 2)
+        positive = curvatures[:, 0] > 0
+        variances = torch.where(positive.unsqueeze(1), 1 / curvatures, 1.0)
+        basis = tangent @ axes
+        towards_mean = -(basis @ (variances.unsqueeze(2) * (basis.mT @ slope.unsqueeze(2)))).squeeze(2)
+        return type(self)(self.points, self.at, towards_mean, basis, variances, self.scale, positive)
+
+    def where(self, kept: Tensor, other: LocalGaussian) -> LocalGaussian:
+        """Return these Gaussians where ``kept`` is true, and the others elsewhere; of the same points."""
+        width = max(self.basis.shape[2], other.basis.shape[2])
+        ours, theirs = self._padded(width), other._padded(width)
+        names = "at", "towards_mean", "basis", "variances", "scale", "known"
+        pairs = ((getattr(ours, name), getattr(theirs, name)) for name in names)
+        found = [torch.where(kept.view(-1, *[1] * (a.dim() - 1)), a, b) for a, b in pairs]
+        return LocalGaussian(self.points, *found)
+
+    def _padded(self, width: int) -> LocalGaussian:
+        """Return the same Gaussians with as many directions; those added are zero, of variance γ."""
+        missing = width - self.basis.shape[2]
+        basis = torch.nn.functional.pad(self.basis, (0, missing))
+        variances = torch.cat([self.variances, self.scale.expand(-1, missing)], 1)
+        return replace(self, basis=basis, variances=variances)
+
+    def _change_of_slope(self, direction: Tensor, step: Tensor) -> Tensor:
+        """Return the derivative of the slope along a direction, by a central difference."""
+        ahead, behind = (
+            self.points.energy_and_slope(self.points.moved(self.at, sign * step.unsqueeze(1) * direction))[1]
+            for sign in (1, -1)
+        )
+        return self.points.tangent(self.at, ahead - behind) / (2 * step.unsqueeze(1))
+
+    def draws_and_bound(self, random: torch.Generator, count: int = _DRAWS) -> tuple[Tensor, Tensor]:
         """Return a draw of each chain, ``(chains, coordinates)``, and a bound of the log probability around x.
 
         The bound, ``(chains,)``, is an estimate of E log p - E log q from a few draws, for q restricted to where p is
         positive, which adds the log of that share; -inf if it is not known. The draw returned is that with the greatest
         ratio p / q.
         """
-        draws, weights = (
-            torch.stack(parts) for parts in zip(*[self._draw(random) for _ in range(_DRAWS)], strict=True)
-        )
-        inside = weights.isfinite() & self._known
-        count = inside.sum(0)
-        bound = torch.where(inside, weights, 0.0).sum(0) / count + (count / _DRAWS).log()
-        best = torch.where(inside, weights, -torch.inf).argmax(0)
+        draws, _, weights = self.draws(count, random)
+        inside = weights.isfinite()
+        found = inside.sum(0)
+        bound = torch.where(inside, weights, 0.0).sum(0) / found + (found / count).log()
         chains = torch.arange(len(bound), device=bound.device)
-        return draws[best, chains], torch.where(count > 0, bound, -torch.inf)
+        return draws[weights.argmax(0), chains], torch.where(found > 0, bound, -torch.inf)
 
-    def _draw(self, random: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return a draw of each chain and log p - log q there."""
-        state, points = self._state, self._points
-        noise = torch.randn(state.at.shape, generator=random, dtype=state.at.dtype, device=state.at.device)
-        noise = points.tangent(state.at, noise)
-        within = (self._basis.mT @ noise.unsqueeze(2)).squeeze(2)
-        factors = self._variances.sqrt() - self._scale.sqrt()
-        step = self._scale.sqrt() * noise + (self._basis @ (factors * within).unsqueeze(2)).squeeze(2)
-        drawn = points.moved(state.at, points.tangent(state.at, self._towards_mean + step))
+    def draws(self, count: int, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Return draws ``(count, chains, coordinates)``, and energies and log p - log q there, ``(count, chains)``.
+
+        On manifolds densities are with respect to volumes of the ambient space. Where p is 0, or q not known, the
+        difference is -inf.
+        """
+        found = [self._draw(random) for _ in range(count)]
+        drawn, energies, weights = (torch.stack(parts) for parts in zip(*found, strict=True))
+        return drawn, energies, weights
+
+    def _draw(self, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        points, root = self.points, self.scale.sqrt()
+        noise = torch.randn(self.at.shape, generator=random, dtype=self.at.dtype, device=self.at.device)
+        noise = points.tangent(self.at, noise)
+        within = (self.basis.mT @ noise.unsqueeze(2)).squeeze(2)
+        factors = self.variances.sqrt() - root
+        step = root * noise + (self.basis @ (factors * within).unsqueeze(2)).squeeze(2)
+        step = points.tangent(self.at, self.towards_mean + step)
+        drawn = points.moved(self.at, step)
         energy, _ = points.energy_and_slope(drawn)
-        return drawn, (noise.square().sum(1) + self._log_det + points.dimension * math.log(2 * math.pi)) / 2 - energy
+        rest = points.dimension - self.variances.shape[1]
+        log_det = self.variances.log().sum(1) + rest * self.scale.squeeze(1).log()
+        log_q = -(noise.square().sum(1) + log_det + points.dimension * math.log(2 * math.pi)) / 2
+        weight = points.log_volume(self.at, step) - energy - log_q
+        return drawn, energy, torch.where(weight.isfinite() & self.known, weight, -torch.inf)
 
-    def _tangent(self, vectors: Tensor) -> Tensor:
-        """Project vectors ``(chains, coordinates, count)`` to tangent space."""
-        return torch.stack([self._points.tangent(self._state.at, vector) for vector in vectors.unbind(2)], 2)
+
+def _tangent(points: Points[Any], at: Tensor, vectors: Tensor) -> Tensor:
+    """Project vectors ``(chains, coordinates, count)`` to tangent space."""
+    return torch.stack([points.tangent(at, vector) for vector in vectors.unbind(2)], 2)

@@ -73,6 +73,14 @@ class Points(Generic[K]):
             place[part] = manifold.projection(place[part])
         return self.rows(place)
 
+    def log_volume(self, at: Tensor, by: Tensor) -> Tensor:
+        """Return the log of the factor by which `moved` changes volumes of tangent space, ``(chains,)``."""
+        place, step = self.parts(at), self.parts(by)
+        found = at.new_zeros(len(at))
+        for part, manifold in self._manifolds.items():
+            found = found + manifold.log_volume_of_projection(place[part], step[part]).reshape(len(at), -1).sum(1)
+        return found
+
     def energy_and_slope(self, at: Tensor) -> tuple[Tensor, Tensor]:
         """Compute energies and gradients in tangent space; the energy is infinite where either is not finite."""
         energy, gradient = self._potential(self.parts(at))

@@ -16,7 +16,7 @@ def at_the_end(points, start, steps=60):
         state = descent.advance(state)
         if state.energy.max() < 1e-12:
             break
-    return LocalGaussian(points, state)
+    return LocalGaussian.of_path(points, state)
 
 
 def bounds_of_a_gaussian(scales):

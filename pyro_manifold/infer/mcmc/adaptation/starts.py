@@ -101,7 +101,7 @@ def _descended(points: Points[Block], start: Tensor, random: torch.Generator, co
     energies, drawn, bounds = [state.energy], [start], [torch.full_like(state.energy, -torch.inf)]
 
     def compare_here() -> None:
-        draws, bound = LocalGaussian(points, state).draws_and_bound(random)
+        draws, bound = LocalGaussian.of_path(points, state).draws_and_bound(random)
         drawn.append(draws)
         bounds.append(bound)
 

@@ -1,0 +1,238 @@
+"""Pathfinder on manifolds: draws from Gaussians about the best points of quasi-Newton paths, in about a second."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from pyro.infer.autoguide.initialization import init_to_uniform
+from torch import Tensor
+
+from pyro_manifold.density import BatchedDensity, Batches, ModelOptions, Program, Sites, Target, one_thread_at_a_time
+from pyro_manifold.diagnostics import (
+    Notes,
+    Posterior,
+    SamplerWarning,
+    check_flag,
+    smoothed_weights,
+    summarise,
+    to_inferencedata,
+)
+from pyro_manifold.infer.descent import LocalGaussian, Points, QuasiNewton, QuasiNewtonState
+from pyro_manifold.infer.mcmc import check_positive_integer
+from pyro_manifold.infer.mcmc.transitions import Block, Problem
+from pyro_manifold.infer.predictive_groups import with_draws
+
+GOOD_KHAT = 0.7
+"""Largest k̂ of reliable importance weights (Vehtari et al. 2024)."""
+_PAIRS = 30
+_MOST_STEPS = 1000
+_BETWEEN_BOUNDS = 2  # steps
+_PATIENCE = 20  # bounds in a row that are no better, after which the paths end
+_TOLERANCE = 1e-4  # nats
+_CANDIDATES = 2  # for each draw
+_FEWEST_CANDIDATES = 1000
+_COMPARED = 25  # draws by which the two Gaussians of a path are compared
+_MOST_EXACT = 200  # coordinates
+
+
+class PoorApproximation(SamplerWarning):
+    """Warning of draws whose importance weights are unreliable, so that they are a first look only."""
+
+
+def pathfinder(
+    model: Callable[..., Any],
+    *args: Any,
+    num_draws: int = 1000,
+    num_paths: int = 8,
+    transforms: Mapping[str, Any] | None = None,
+    max_plate_nesting: int | None = None,
+    init_strategy: Callable[..., Any] = init_to_uniform,
+    **kwargs: Any,
+) -> Pathfinder:
+    r"""Draw approximately from the posterior of a model, in about a second, and measure how approximately.
+
+    From each of several starts L-BFGS descends along the product of the manifolds and unconstrained spaces of the
+    sites. About each point x of the path it has gathered the curvature, which makes a Gaussian in tangent space,
+    $\mathcal N(x - Hg, H)$ with the gradient g and the inverse Hessian H; polar factors take it to the manifold. Of
+    each path that Gaussian is kept that has the largest evidence lower bound (ELBO), or the one with the exact Hessian
+    there, if its bound is larger. Draws of all paths are then resampled by their smoothed importance weights. The
+    weights contain the volume element of the polar factor (`Manifold.log_volume_of_projection`).
+
+    The shape k̂ of the tail of the weights measures the approximation: below 0.7 the draws can be used as they are.
+    Above it they are a first look at scales and modes, and initial values of chains:
+    ``OHMC(model, init_strategy=init_to_draws(found.get_samples()))``. k̂ does not show a mode that no path has found.
+
+    Args:
+        model: a Pyro model.
+        *args: its arguments.
+        num_draws: number of draws that are returned.
+        num_paths: number of paths, which are vectorised.
+        transforms: transforms to unconstrained space for some of the sites, as in `OHMC`.
+        max_plate_nesting: as in Pyro, for models with enumerated sites.
+        init_strategy: a function of `pyro.infer.autoguide.initialization`, which starts the paths.
+        **kwargs: keyword arguments of the model.
+
+    Returns:
+        A `Pathfinder`, with the draws.
+
+    Raises:
+        ValueError: for a model without continuous sites or with discrete ones that cannot be summed out, for data in
+            minibatches, and where no path has a point about which the density resembles a Gaussian.
+
+    Warns:
+        SamplerWarning: if k̂ is above 0.7.
+
+    Source: Zhang, Carpenter, Gelman & Vehtari, Pathfinder: parallel quasi-Newton variational inference, JMLR 23 (2022),
+    algorithms 1 to 3; the manifolds, exact Hessian and its choice are of this package.
+
+    Examples:
+        >>> import pyro, torch, pyro.distributions as dist
+        >>> from pyro_manifold.distributions import StiefelUniform
+        >>> _ = pyro.set_rng_seed(0)
+        >>> def model(y):
+        ...     U = pyro.sample("U", StiefelUniform(4, 2))
+        ...     pyro.sample("y", dist.Normal(U, 0.1).to_event(2), obs=y)
+        >>> found = pathfinder(model, torch.eye(4, 2))
+        >>> found.get_samples()["U"].shape, found.khat < 0.7
+        (torch.Size([1000, 4, 2]), True)
+    """
+    check_positive_integer(num_draws=num_draws, num_paths=num_paths)
+    if not callable(model):
+        raise ValueError(f"pathfinder: model={model!r}, expected a Pyro model, and its arguments after it.")
+    program = Program(model, args, kwargs, None, ModelOptions(transforms, max_plate_nesting, init_strategy))
+    found = _approximation(program, num_draws, num_paths)
+    if found.khat > GOOD_KHAT:
+        warnings.warn(
+            PoorApproximation(
+                f"pathfinder: the tail of the importance weights has k̂ = {found.khat:.2f}, above {GOOD_KHAT}: draws "
+                "are a first look at the posterior, and their means and intervals may be wrong. Draw by "
+                "MCMC(OHMC(model, init_strategy=init_to_draws(found.get_samples()))).",
+                remedy="init_strategy",
+            ),
+            stacklevel=2,
+        )
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Pathfinder:
+    """Draws by `pathfinder`, and how good they are.
+
+    Attributes:
+        posterior: the draws with the model, as one chain; see `pyro_manifold.diagnostics.Posterior`.
+        khat: shape k̂ of the tail of the importance weights; -∞ if the weights are equal.
+        ess: effective sample size of the importance weights, by which the draws were chosen.
+        bounds: evidence lower bound of each path up to a constant, ``(num_paths,)``; -inf for a path without one.
+    """
+
+    posterior: Posterior
+    khat: float
+    ess: float
+    bounds: Tensor
+
+    def get_samples(self, *, align: bool = False) -> Sites:
+        """Return the draws, ``{site: (draws, ...)}``.
+
+        Args:
+            align: as in `MCMC.get_samples`.
+        """
+        check_flag(align=align)
+        return (self.posterior.aligned() if align else self.posterior).flat
+
+    def summary(self, prob: float = 0.9, *, align: bool = True, max_rows: int | None = None) -> None:
+        """Print the table of `MCMC.summary`, and k̂ below it."""
+        check_flag(align=align)
+        print(summarise(self.posterior, prob, align=align, max_rows=max_rows))
+
+    def to_inferencedata(self, **options: Any) -> Any:
+        """Export the draws to ArviZ, with the options of `MCMC.to_inferencedata`."""
+        return to_inferencedata(self.posterior, **with_draws(self.posterior, options))
+
+
+@one_thread_at_a_time
+def _approximation(program: Program, num_draws: int, num_paths: int) -> Pathfinder:
+    target = program.target
+    if not {*target.manifolds, *target.transforms}:
+        raise ValueError("pathfinder: the model has no continuous site, expected at least one.")
+    problem = Problem.build(target, num_paths, None, batched=_batched)
+    points = Points(problem.position, problem.potential, problem.manifolds)
+    gaussian, bounds = best_gaussians(points, points.rows(problem.position), problem.random)
+    if not bool(bounds.isfinite().any()):
+        raise ValueError(
+            "pathfinder: no path has a point about which the density has a finite mass and positive curvature: the "
+            "posterior may be improper or linear in a direction; see MCMC(OHMC(model))."
+        )
+    candidates = max(_CANDIDATES * num_draws, _FEWEST_CANDIDATES)
+    drawn, energy, weights = gaussian.draws(-(-candidates // num_paths), problem.random)
+    weights = torch.where(_is_plausible(energy, points), weights, -torch.inf)
+    if not bool(weights.isfinite().any()):
+        raise ValueError("pathfinder: the log density is not finite at any draw of the Gaussians that were found.")
+    smoothed, khat = smoothed_weights(weights.flatten().cpu().numpy())
+    chosen = _resampled(smoothed, num_draws, problem.random).to(weights.device)
+    sites = problem.layout.unpack(points.parts(drawn.flatten(0, 1)[chosen]))
+    values = {name: value.unsqueeze(0) for name, value in target.values(sites).items()}
+    ess = float(1 / np.exp(2 * smoothed).sum())
+    line = f"k̂ {khat:.2f} of the importance weights, whose effective sample size is {ess:.0f} of {weights.numel()}"
+    statistics = {"lp": -energy.flatten()[chosen].unsqueeze(0)}
+    notes = Notes(lines=[line], attributes={"khat": khat})
+    return Pathfinder(Posterior(values, statistics, program, notes), khat, ess, bounds)
+
+
+def _batched(target: Target, example: Sites) -> BatchedDensity:
+    return BatchedDensity(target.on, Batches(), example, target.manifolds)
+
+
+def best_gaussians(points: Points[Block], start: Tensor, random: torch.Generator) -> tuple[LocalGaussian, Tensor]:
+    """Return the Gaussian of each path with the largest evidence lower bound, and the bounds ``(paths,)``.
+
+    Args:
+        points: the manifolds and the potential energy.
+        start: starting points, ``(paths, coordinates)``.
+        random: random number generator.
+    """
+    descent = QuasiNewton(points, _PAIRS)
+    state = best = descent.begin(start)
+    bounds, since_better = torch.full_like(state.energy, -torch.inf), 0
+    for _ in range(_MOST_STEPS // _BETWEEN_BOUNDS):
+        for _ in range(_BETWEEN_BOUNDS):
+            state = descent.advance(state)
+        _, bound = LocalGaussian.of_path(points, state).draws_and_bound(random)
+        better = bound > bounds
+        best, bounds = _where(better, state, best), torch.maximum(bound, bounds)
+        since_better = 0 if bool(better.any()) else since_better + 1
+        arrived = bool((descent.predicted_decrease(state) <= _TOLERANCE).all())
+        if arrived or (since_better == _PATIENCE and bool(bounds.isfinite().any())):
+            break
+    gathered = LocalGaussian.of_path(points, best)
+    _, bounds = gathered.draws_and_bound(random, _COMPARED)
+    if start.shape[1] > _MOST_EXACT:
+        return gathered, bounds
+    exact = gathered.with_exact_curvature(best.slope)
+    _, others = exact.draws_and_bound(random, _COMPARED)
+    return gathered.where(bounds >= others, exact), torch.maximum(bounds, others)
+
+
+def _where(chosen: Tensor, new: QuasiNewtonState, old: QuasiNewtonState) -> QuasiNewtonState:
+    """Return the new state of the chosen paths, and the old one of the others."""
+    pairs = zip(new, old, strict=True)
+    return QuasiNewtonState(*[torch.where(chosen.view(-1, *[1] * (a.dim() - 1)), a, b) for a, b in pairs])
+
+
+def _is_plausible(energy: Tensor, points: Points[Block]) -> Tensor:
+    """Return whether draws are no poles or overflows of the density, which have energies far below all others."""
+    typical = energy[energy.isfinite()].median() if bool(energy.isfinite().any()) else energy.new_zeros(())
+    return energy > typical - 10 * points.dimension - 500
+
+
+def _resampled(log_weights: Any, count: int, random: torch.Generator) -> Tensor:
+    """Return the indices of systematic draws by normalised weights, in random order."""
+    weights = torch.as_tensor(np.exp(log_weights), dtype=torch.float64)
+    first = torch.rand((), generator=random, dtype=torch.float64, device=random.device).cpu()
+    places = (torch.arange(count, dtype=torch.float64) + first) / count
+    chosen = torch.searchsorted(weights.cumsum(0), places * weights.sum()).clamp(max=len(weights) - 1)
+    return chosen[torch.randperm(count, generator=random, device=random.device).cpu()]
