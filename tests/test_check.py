@@ -13,7 +13,7 @@ from pyro import poutine
 from pyro_manifold import check
 from pyro_manifold.compiled.native import compiler
 from pyro_manifold.distributions import MatrixLangevin
-from pyro_manifold.infer import OHMC
+from pyro_manifold.infer import MCMC, OHMC
 
 
 def passed(*checks):
@@ -46,10 +46,18 @@ class Hot(OHMC):
         super().__init__(poutine.scale(model, scale=0.5))
 
 
+@pytest.fixture
+def few(monkeypatch):
+    """A fifth of the draws, for mistakes of many standard errors."""
+    monkeypatch.setattr(check, "MCMC", lambda kernel, draws, warmup, **more: MCMC(kernel, draws // 5, 100, **more))
+
+
+@pytest.mark.usefixtures("few")
 def test_a_wrong_kernel_fails():
     assert passed(check.uniform_draws, partial(check.langevin_chains, Hot)) == [True] * 3 + [False] * 2
 
 
+@pytest.mark.usefixtures("few")
 def test_chains_that_hardly_move_fail():
     found = check.langevin_chains(lambda model: OHMC(model, step_size=1e-4, num_steps=1, adapt_step_size=False))
     assert all(each.error > each.largest_error for each in found)

@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.sources import statements
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "pyro_manifold"
 FOLDERS = sorted(path.parent for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)
@@ -22,7 +24,7 @@ def dotted(path: Path) -> str:
 
 def imported_modules(path: Path) -> Iterator[str]:
     """Modules of the package, not folders, that a file imports or imports from."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("pyro_manifold"):
             continue
         if (ROOT / (node.module.replace(".", "/") + ".py")).exists():

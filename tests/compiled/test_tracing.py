@@ -1,6 +1,5 @@
 """Traced graphs are the function that was traced, in a form that torch can differentiate."""
 
-import subprocess
 import sys
 import weakref
 
@@ -307,33 +306,6 @@ def test_intermediate_values_are_not_kept():
     graph = trace(function, torch.ones(3))
     assert seen[0]() is None
     assert graph is not None
-
-
-@native_code
-def test_what_compiling_needs_is_not_imported():
-    """It takes a second, in which a small model has been sampled; nor what takes a third of one."""
-    code = """
-import sys, torch, pyro, pyro.distributions as dist
-from pyro_manifold.distributions import StiefelUniform
-from pyro_manifold.infer import OHMC
-
-def model():
-    Q = pyro.sample("Q", StiefelUniform(4, 2))
-    scales = pyro.sample("scales", dist.HalfNormal(1.0).expand([2]).to_event(1))
-    parts = dist.Normal(torch.stack([Q * scales, -Q]), 1.0).to_event(2)
-    mixture = dist.MixtureSameFamily(dist.Categorical(logits=scales), parts)
-    pyro.sample("y", mixture, obs=torch.ones(4, 2))
-
-torch.vmap(torch.neg)(torch.zeros(2))  # which in some versions of torch (2.6) itself imports the compiler
-imported = set(sys.modules)
-run = OHMC(model).prepare(2, 50, None)
-assert "sympy" not in set(sys.modules) - imported
-run.advance()
-run.policy.make(run.state)
-assert run.transitions[-1].graph.backend == "native"
-assert not {"torch._dynamo", "scipy.optimize", "scipy.interpolate"} & (set(sys.modules) - imported)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_tangent_of_the_derivative_of_ldexp():

@@ -112,7 +112,7 @@ def test_data_in_float64_and_parameters_in_float32(call):
 def test_where_torch_promotes_a_run_is_in_float64(kernel):
     """Warnings are errors here: chains that began in float32 went on in float64, and left their graph."""
     y = torch.tensor([1.0, 2.0, 0.0, 3.0], dtype=DOUBLE)
-    mcmc = run(location, y, kernel=kernel, num_samples=500, warmup_steps=300, num_chains=8)
+    mcmc = run(location, y, kernel=kernel, num_samples=100, warmup_steps=100, num_chains=8)
     draws = mcmc.get_samples(group_by_chain=True)["mean"]
     assert draws.dtype == DOUBLE
     assert mcmc.kernel.run.problem.batched.graph.backend == "traced"
@@ -317,7 +317,7 @@ def test_sites_that_cannot_be_drawn_from_need_a_start():
 
     assert "init_to_value(values={'mean': value})" in sentence(lambda: run(model, max_plate_nesting=0))
     start = init_to_value(values={"mean": torch.tensor(0.0)})
-    draws = run(model, num_samples=500, warmup_steps=200, num_chains=8, init_strategy=start)
+    draws = run(model, num_samples=100, warmup_steps=100, num_chains=8, init_strategy=start)
     assert_mean(draws.get_samples(group_by_chain=True)["mean"], 3.0)
 
 
@@ -327,7 +327,7 @@ def test_a_prior_far_wider_than_floating_point():
         pyro.sample("y", dist.Normal(x, 1.0), obs=torch.tensor(3.0, dtype=DOUBLE))
 
     with pytest.raises(RuntimeError, match=r"narrower prior") as error:
-        SMC(OHMC(model), 64, disable_progbar=True).run()
+        SMC(OHMC(model), 32, disable_progbar=True, max_levels=20).run()
     assert "\n" not in str(error.value)
 
 

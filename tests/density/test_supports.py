@@ -170,7 +170,7 @@ def by_quadrature():
 
 
 def test_smc_follows_supports():
-    smc = SMC(OHMC(bounded), 2048, disable_progbar=True)
+    smc = SMC(OHMC(bounded), 1024, disable_progbar=True)
     smc.run()
     log_evidence, mean = by_quadrature()
     assert abs(smc.log_evidence - log_evidence) < 4 * smc.log_evidence_error
@@ -180,7 +180,7 @@ def test_smc_follows_supports():
 def test_runs_store_and_start_within_supports(tmp_path):
     start = {"a": torch.zeros(16), "x": torch.zeros(16)}  # in unconstrained space: a = 1.5, x = a / 2
     options = {"num_chains": 16, "initial_params": start, "disable_progbar": True}
-    first, second = (MCMC(OHMC(bounded), 60, 100, store=store, **options) for store in (None, tmp_path / "run"))
+    first, second = (MCMC(OHMC(bounded), 40, 60, store=store, **options) for store in (None, tmp_path / "run"))
     for mcmc in (first, second):
         pyro.set_rng_seed(0)
         mcmc.run()
@@ -189,7 +189,7 @@ def test_runs_store_and_start_within_supports(tmp_path):
 
 
 def test_replica_exchange_follows_supports():
-    mcmc = MCMC(OHMC(bounded), 200, 200, num_chains=16, tempering=True, disable_progbar=True)
+    mcmc = MCMC(OHMC(bounded), 100, 80, num_chains=8, tempering=True, disable_progbar=True)
     mcmc.run()
     assert_mean(mcmc.get_samples(group_by_chain=True)["x"], by_quadrature()[1])
 

@@ -65,7 +65,7 @@ def test_parts_of_different_lengths_keep_their_last_draws():
 
 
 def test_draws_of_pyros_own_mcmc(run):
-    theirs = pyro.infer.MCMC(NUTS(axes), num_samples=30, warmup_steps=30, disable_progbar=True)
+    theirs = pyro.infer.MCMC(NUTS(axes, max_tree_depth=3), num_samples=20, warmup_steps=15, disable_progbar=True)
     theirs.run(torch.tensor(0.9))
     posterior = Posterior.of(theirs)
     assert [each.kind for each in posterior.symmetries] == ["signs"]

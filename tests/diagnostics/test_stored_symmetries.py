@@ -24,8 +24,9 @@ def model():
     pyro.sample("y", dist.Normal(U * scales.unsqueeze(-2) @ U.mT, 0.1 + noise[..., None, None]).to_event(2), obs=given)
 
 
-def run(folder, chains=4, draws=30, warmup=60, **options):
-    mcmc = MCMC(OHMC(model), draws, warmup, num_chains=chains, store=folder, disable_progbar=True, **options)
+def run(folder, chains=4, draws=20, warmup=10, **options):
+    kernel = OHMC(model, step_size=0.05, num_steps=3, adapt_step_size=False)  # whether draws are good does not matter
+    mcmc = MCMC(kernel, draws, warmup, num_chains=chains, store=folder, disable_progbar=True, **options)
     mcmc.run()
     return mcmc
 

@@ -291,7 +291,7 @@ def test_matrix_fisher_mean_and_mode():
 
 def test_chains_of_subspaces():
     """Against exact draws of the Langevin distribution of projectors; the summary is of what is invariant."""
-    mcmc = MCMC(OHMC(subspace_model), num_samples=100, warmup_steps=100, num_chains=32, disable_progbar=True)
+    mcmc = MCMC(OHMC(subspace_model), num_samples=60, warmup_steps=60, num_chains=32, disable_progbar=True)
     mcmc.run()
     X = mcmc.get_samples(group_by_chain=True)["X"]
     assert constraints.grassmann.check(X).all()

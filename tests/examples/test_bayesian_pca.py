@@ -17,13 +17,34 @@ from tests.diagnostics.either_arviz import shortest_interval
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """The command as `make demo` gives it: the run, the folder of its files, and what it printed."""
+def finished(tmp_path_factory, *options):
+    """A run, the folder of its files, and what it printed."""
     folder, printed = tmp_path_factory.mktemp("demo"), io.StringIO()
     with contextlib.redirect_stdout(printed):
-        mcmc = bayesian_pca.main(["--output", str(folder)])
+        mcmc = bayesian_pca.main(["--output", str(folder), *options])
     return mcmc, folder, printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The command as `make demo` gives it."""
+    return finished(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """Draws for what does not depend on their number."""
+    return finished(tmp_path_factory, "--num-samples", "100", "--warmup-steps", "150")
+
+
+@pytest.fixture(scope="module", params=["few", pytest.param("run", marks=pytest.mark.long)])
+def either(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
+def aligned(either):
+    return either[0].get_samples(group_by_chain=True, align=True)
 
 
 @pytest.fixture(scope="module")
@@ -64,17 +85,17 @@ def test_rows_that_are_not_printed_have_converged_too(run):
     assert table[["ess_bulk", "ess_tail"]].min(axis=None) >= 400
 
 
-def test_the_file_has_aligned_draws_with_names(run, names):
-    idata = arviz.from_netcdf(run[1] / "bayesian_pca.nc", engine="h5netcdf")
+def test_the_file_has_aligned_draws_with_names(either, names):
+    idata = arviz.from_netcdf(either[1] / "bayesian_pca.nc", engine="h5netcdf")
     assert idata.posterior["loadings"].dims == ("chain", "draw", "measurement", "axis")
     assert idata.posterior["loadings"].coords["measurement"].values.tolist() == names
     assert bool((idata.posterior["scales"].mean(("chain", "draw")).diff("axis") < 0).all())
 
 
-def test_the_plane_is_the_classical_one(posterior):
+def test_the_plane_is_the_classical_one(aligned):
     """All principal cosines with the classical axes are near 1."""
     y, _, _ = bayesian_pca.load()
-    plane = torch.linalg.svd(posterior["loadings"].mean((0, 1)), full_matrices=False)
+    plane = torch.linalg.svd(aligned["loadings"].mean((0, 1)), full_matrices=False)
     cosines = torch.linalg.svdvals((plane.U @ plane.Vh).mT @ bayesian_pca.principal_axes(y, 2))
     assert cosines.min() > 0.99
 
@@ -83,6 +104,7 @@ def interval(draws):
     return shortest_interval(draws, 0.94)
 
 
+@pytest.mark.long
 def test_the_page_has_the_shares_of_variance(posterior, page):
     """Shares by the covariance U diag(s²) Uᵀ + σ² I of each draw, formed in full."""
     scaled = posterior["loadings"] * posterior["scales"].unsqueeze(-2)
@@ -100,6 +122,7 @@ def listed(names):
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+@pytest.mark.long
 def test_the_page_has_the_loadings_that_are_far_from_zero_and_those_that_are_not(posterior, names, page):
     loadings = posterior["loadings"]
     for axis, largest in enumerate((3, 2)):
@@ -114,9 +137,9 @@ def test_the_page_has_the_loadings_that_are_far_from_zero_and_those_that_are_not
         assert f"the intervals of {listed(doubtful)} include 0" in page, doubtful
 
 
-def test_the_page_has_the_order_of_the_cultivars(posterior, page):
+def test_the_page_has_the_order_of_the_cultivars(aligned, page):
     y, _, cultivar = bayesian_pca.load()
-    scores = bayesian_pca.scores(y, posterior)
+    scores = bayesian_pca.scores(y, aligned)
     means = torch.stack([scores[..., cultivar == kind, :].mean(-2) for kind in range(3)], -2)
     falling = (means[..., 0, 0] > means[..., 1, 0]) & (means[..., 1, 0] > means[..., 2, 0])
     apart = means[..., 1, 1] < torch.minimum(means[..., 0, 1], means[..., 2, 1])
@@ -128,6 +151,7 @@ def test_the_page_has_the_order_of_the_cultivars(posterior, page):
     assert f"{sentence} cultivar 2" in page
 
 
+@pytest.mark.long
 def test_the_page_has_the_settings_of_the_run(run, posterior, page):
     mcmc = run[0]
     chains, draws = posterior["noise"].shape
@@ -136,6 +160,7 @@ def test_the_page_has_the_settings_of_the_run(run, posterior, page):
     assert f"{divergences} divergences" in page
 
 
+@pytest.mark.long
 def test_the_picture_of_the_documentation_is_that_of_the_demo(run):
     """Up to the rounding of another processor, after which chains differ: as far as those of another seed differ."""
     new, committed = (

@@ -167,7 +167,7 @@ def test_from_a_guide_on_the_manifold_with_another_base_measure(name, other):
 @pytest.mark.parametrize("name", WITH_COORDINATES)
 def test_by_replica_exchange(name):
     exchange = ReplicaExchange(levels=4)
-    mcmc = MCMC(OHMC(model_of(CASES[name])), 200, 100, num_chains=8, tempering=exchange, disable_progbar=True)
+    mcmc = MCMC(OHMC(model_of(CASES[name])), 100, 60, num_chains=8, tempering=exchange, disable_progbar=True)
     mcmc.run()
     found = mcmc.diagnostics()["replica_exchange"]
     assert abs(found["log_evidence"] - evidence_of(CASES[name])) < 4 * found["log_evidence_error"]

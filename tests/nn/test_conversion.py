@@ -206,8 +206,8 @@ def test_four_chains_run_vectorised(name):
     network = make()
     x, y = torch.randn(shape), torch.randint(3, shape[:1])
     model = classifier(network)
-    kernel = OHMC(model, num_steps=5)
-    mcmc = MCMC(kernel, num_samples=20, warmup_steps=20, num_chains=4, disable_progbar=True)
+    kernel = OHMC(model, step_size=0.05, num_steps=2, adapt_step_size=False)
+    mcmc = MCMC(kernel, num_samples=10, warmup_steps=10, num_chains=4, disable_progbar=True)
     mcmc.run(x, y)
     assert kernel.run.problem.batched.graph.backend == "traced"
     draws = mcmc.get_samples(group_by_chain=True)

@@ -35,7 +35,7 @@ def optimiser(method, point, manifold, **more):
     return build([{"params": [point], "manifold": manifold}], **options, **more)
 
 
-def minimise(loss, point, manifold, method, steps=3000):
+def minimise(loss, point, manifold, method, steps=2000):
     """Steps with a falling learning rate, so that methods of constant step length arrive too."""
     optim = optimiser(method, point, manifold)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optim, 0.998)
@@ -65,7 +65,7 @@ def symmetric(*eigenvalues):
     return basis, basis * torch.tensor(eigenvalues) @ basis.mT
 
 
-@pytest.mark.parametrize("method", long_except(METHODS, "sgd", "adam"))
+@pytest.mark.parametrize("method", long_except(METHODS, "sgd"))
 def test_stiefel_minimum_is_the_leading_eigenvectors_in_order(method):
     r"""tr(XᵀAXN) with N = diag(3, 1) is largest at the first two eigenvectors, in order (Brockett 1991)."""
     basis, A = symmetric(4.0, 2.0, 1.0, 0.5, 0.2)

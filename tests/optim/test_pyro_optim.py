@@ -115,7 +115,7 @@ def test_options_for_each_parameter_and_clipping():
 def test_learning_rate_schedules_of_pyro():
     schedule = pyro.optim.ExponentialLR({"optimizer": TorchRiemannianAdam, "optim_args": {"lr": 0.05}, "gamma": 0.99})
     svi = SVI(model, no_guide, schedule, Trace_ELBO())
-    for _ in range(400):
+    for _ in range(250):
         svi.step()
         schedule.step()
     assert found(pyro.param("X").detach()) > 1 - 1e-3

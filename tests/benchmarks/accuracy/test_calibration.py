@@ -36,8 +36,8 @@ def test_what_is_broken_is_found_out(name):
 
 def test_p_values_are_exact():
     """They are those of simulated uniform ranks, and discrete: a p-value p comes at most as often as p says."""
-    uniformity, random = Uniformity(200), np.random.default_rng(0)
-    statistics = np.array([uniformity.statistic(random.integers(0, 40, 200), 39) for _ in range(1000)])
+    uniformity, random = Uniformity(100), np.random.default_rng(0)
+    statistics = np.array([uniformity.statistic(random.integers(0, 40, 100), 39) for _ in range(1000)])
     for level in (0.02, 0.1, 0.5):
         threshold = uniformity.threshold(level)
         exact = uniformity.p_value(threshold)
@@ -46,8 +46,8 @@ def test_p_values_are_exact():
         error = (exact * (1 - exact) * len(statistics)) ** 0.5
         assert abs(found - exact * len(statistics)) < 4 * error
     low, high = uniformity.band(uniformity.threshold(0.1))
-    assert (low < 200 * np.arange(1, BINS) / BINS).all()
-    assert (high > 200 * np.arange(1, BINS) / BINS).all()
+    assert (low < 100 * np.arange(1, BINS) / BINS).all()
+    assert (high > 100 * np.arange(1, BINS) / BINS).all()
 
 
 def test_p_values_see_a_shift_and_another_width():

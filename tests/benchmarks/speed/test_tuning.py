@@ -31,11 +31,11 @@ def test_functionals_of_components_do_not_see_their_signs_and_order():
 
 
 def test_a_run_reports_its_gradients_and_its_draws():
-    found = measured(Posterior(stretched_langevin(), all_entries), chains=2, warmup=30, draws=20)
-    assert found["warmup"] >= 30
-    assert found["sampling"] >= 20
+    found = measured(Posterior(stretched_langevin(), all_entries), chains=2, warmup=15, draws=10)
+    assert found["warmup"] >= 15
+    assert found["sampling"] >= 10
     assert 0 < found["ess_min"] <= found["ess_median"]
-    plate = measured(Posterior(plate_of_matrices(groups=2), of_matrices), chains=2, warmup=30, draws=20)
+    plate = measured(Posterior(plate_of_matrices(groups=2), of_matrices), chains=2, warmup=15, draws=10)
     assert plate["rhat"] > 0
 
 

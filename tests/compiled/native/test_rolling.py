@@ -46,7 +46,7 @@ def matrices(x):
     return state.sum()
 
 
-STEPS = 130
+STEPS = 80
 MODELS = (autoregression, hidden_markov, volatility, matrices)
 
 

@@ -108,7 +108,7 @@ def drawn(model, sampler, step_size=0.02, num_steps=40, draws=60, **options):
 
 @pytest.mark.parametrize(("model", "seed"), [pytest.param(gaussian, 2, marks=pytest.mark.long), (banana, 1)])
 def test_any_networks_draw_from_the_target(model, seed):
-    for draws, truth in moments(model.__name__, drawn(model, any_sampler(seed), draws=40)):
+    for draws, truth in moments(model.__name__, drawn(model, any_sampler(seed), draws=20)):
         assert_mean(draws, truth)
 
 

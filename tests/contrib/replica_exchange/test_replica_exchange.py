@@ -55,10 +55,10 @@ def assert_mean_of_chains(draws, truth):
 
 @pytest.mark.parametrize("kernel", [OHMC, pytest.param(GHMC, marks=pytest.mark.long)])
 def test_evidence_and_posterior_of_a_matrix_langevin(kernel):
-    mcmc = run(langevin, kernel=kernel, levels=4)
+    mcmc = run(langevin, kernel=kernel, levels=4, samples=200)
     assert_evidence(mcmc, 1.607)
     U = mcmc.get_samples(group_by_chain=True)["U"]
-    assert U.shape == (8, 400, 3, 2)
+    assert U.shape == (8, 200, 3, 2)
     assert_mean_of_chains((F * U).sum((-2, -1)), 2.809)
 
 

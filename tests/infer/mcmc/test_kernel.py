@@ -89,8 +89,8 @@ def test_batched_sites_in_plates():
 
     mcmc = run(OHMC(model), num_samples=40, warmup_steps=60, num_chains=16)
     samples = mcmc.get_samples(group_by_chain=True)
-    assert samples["X"].shape == (16, 60, 3, 3, 2)
-    assert samples["Y"].shape == (16, 60, 2, 3, 2)
+    assert samples["X"].shape == (16, 40, 3, 3, 2)
+    assert samples["Y"].shape == (16, 40, 2, 3, 2)
     for group in range(3):
         assert_mean(target.statistic(samples["X"][:, :, group]), *target.expectation())
     assert_mean(target.statistic(samples["Y"][:, :, 1]), *target.expectation())

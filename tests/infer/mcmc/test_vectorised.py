@@ -35,7 +35,7 @@ def test_distribution_of_compiled_steps_of_a_joint_model():
 def test_shapes_are_those_of_pyro(capsys):
     seen = []
     mcmc = run(
-        OHMC(factor_model),
+        OHMC(factor_model, step_size=0.05, num_steps=3, adapt_step_size=False),
         torch.randn(20, 4),
         num_samples=10,
         warmup_steps=10,

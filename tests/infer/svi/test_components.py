@@ -67,7 +67,7 @@ def several(*distributions):
 
 
 @pytest.mark.filterwarnings("ignore:SVI falls back")
-@pytest.mark.parametrize("kind", [AutoNormal, AutoMultivariateNormal, AutoDelta])
+@pytest.mark.parametrize("kind", [AutoNormal, pytest.param(AutoMultivariateNormal, marks=pytest.mark.long), AutoDelta])
 def test_each_square_site_is_named_once_and_no_other(kind):
     connected = [
         partial(StiefelUniform, 3, 2),

@@ -18,7 +18,7 @@ from pyro_manifold.infer.autoguide import (
 from pyro_manifold.optim import RiemannianAdam
 from tests.infer.mcmc.compilers import native_code
 
-PARTICLES = 4
+PARTICLES = 2
 
 
 def model(x, y, subsample_size=None):
@@ -141,7 +141,7 @@ def test_float32():
     svi = SVI(
         model, AutoStiefelLowRankMultivariateNormal(model, rank=2), RiemannianAdam({"lr": 0.03}), Trace_ELBO(PARTICLES)
     )
-    losses = svi.run(150, *args)
+    losses = svi.run(40, *args)
     svi._steps.compile()
     assert svi.backend == "native"
     losses = torch.cat([losses, svi.run(400, *args)])

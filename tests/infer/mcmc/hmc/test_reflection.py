@@ -41,7 +41,7 @@ def truths():
 
 @pytest.mark.parametrize("kernel", [OHMC, pytest.param(GHMC, marks=pytest.mark.long)])
 def test_both_components_are_visited_with_their_weights(kernel):
-    mcmc = run(kernel(rotation_or_reflection), 150, 150, num_chains=64)
+    mcmc = run(kernel(rotation_or_reflection), 100, 100, num_chains=64)
     X = mcmc.get_samples(group_by_chain=True)["X"]
     assert constraints.stiefel.check(X).all()
     assert_mean(torch.linalg.det(X), *truths()["det"])

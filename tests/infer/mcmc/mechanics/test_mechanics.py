@@ -383,7 +383,7 @@ def persistent_langevin(mechanics, kind=Trajectory):
     system = System(langevin_bingham(F, torch.zeros(3, 3), torch.zeros(2, 2)), {("X",): mechanics}, masses)
     system.trajectory = Executable(kind(system.mechanics), lambda batch: system.potential)
     state = system.state({("X",): Stiefel().random_point(1000, 3, 2)})
-    draws, acceptance = system.sample(state, 1.4, 1, iterations=300, burn_in=50, persistence=0.9)
+    draws, acceptance = system.sample(state, 1.4, 1, iterations=150, burn_in=50, persistence=0.9)
     return target.statistic(draws[("X",)]), acceptance
 
 

@@ -262,7 +262,7 @@ def test_memory_does_not_grow_with_draws(tmp_path):
 
 
 def test_a_goal_looks_at_what_is_stored_and_a_resumed_run_ends_where_the_uninterrupted_one_does(tmp_path):
-    until = Until(ess=150, max_samples=2000)
+    until = Until(ess=100, max_samples=2000)
     options = {"until": until, "num_chains": 4, "warmup_steps": 40, "disable_progbar": True}
     pyro.set_rng_seed(3)
     whole = MCMC(OHMC(concentrated), **options)
@@ -275,7 +275,7 @@ def test_a_goal_looks_at_what_is_stored_and_a_resumed_run_ends_where_the_uninter
     assert torch.equal(torch.as_tensor(stored.get_samples()["U"]), whole.get_samples()["U"])
 
     def stop(iteration):
-        if iteration.draw == 70:
+        if iteration.draw == 40:
             raise KeyboardInterrupt
 
     pyro.set_rng_seed(3)

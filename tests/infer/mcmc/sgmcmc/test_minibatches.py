@@ -89,8 +89,9 @@ def test_gradients_are_unbiased(model, order, own):
     kernel = SGLD(model, step_size=0.1, minibatches=order, per_chain_minibatches=own)
     potential = kernel.prepare(3, 0, start).problem.batched
     whole = SGLD(on_all(model), step_size=0.1).prepare(3, 0, start).problem.batched
-    gradients = torch.stack([potential(start, potential.batches(step))[1]["w"] for step in range(1500)], 1)
-    energies = torch.stack([potential(start, potential.batches(step))[0] for step in range(1500)], 1)
+    found = [potential(start, potential.batches(step)) for step in range(1500)]
+    energies = torch.stack([energy for energy, _ in found], 1)
+    gradients = torch.stack([gradient["w"] for _, gradient in found], 1)
     energy, truth = whole(start)
     chains = range(3) if own else [0]
     for chain in chains:

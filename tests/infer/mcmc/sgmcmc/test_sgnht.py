@@ -127,7 +127,7 @@ def test_the_thermostat_finds_the_noise_of_the_gradient(temperature):
         gradient_noise("x", x, 4.0 * temperature**0.5)
 
     options = {"step_size": 0.05, "friction": 0.05, "num_steps": 40, "temperature": temperature, **INDEPENDENT}
-    draws, fields = drawn(SGNHT(model, **options), 60, 10, 128)
+    draws, fields = drawn(SGNHT(model, **options), 40, 10, 128)
     assert_mean(draws["x"][..., 0].square(), temperature)
     assert_mean(draws["x"][..., 4].square(), temperature)
     assert_mean(fields["thermostat"], 0.05 + 0.05**2 * 4.0**2 / 2)
