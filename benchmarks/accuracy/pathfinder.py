@@ -17,8 +17,7 @@ import torch
 
 from benchmarks.problems.published import published
 from benchmarks.study import Study, largest, option, spread
-from pyro_manifold.density import Program
-from pyro_manifold.diagnostics import smoothed_weights
+from pyro_manifold.diagnostics import deterministic_by_chain, smoothed_weights
 from pyro_manifold.infer import MCMC, OHMC, pathfinder
 
 
@@ -42,7 +41,7 @@ def khat_of_moments(target, draws):
     if target.manifolds:
         return float("nan")
     positions = target.positions({name: x.flatten(0, 1) for name, x in draws.items()})
-    x = torch.cat([value.flatten(1) for value in positions.values()], 1)
+    x = torch.cat([value.reshape(len(value), -1) for value in positions.values()], 1)
     q = torch.distributions.MultivariateNormal(x.mean(0), torch.cov(x.mT))
     rows = q.sample((2000,))
     parts = rows.split([value[0].numel() for value in positions.values()], 1)
@@ -54,9 +53,11 @@ def khat_of_moments(target, draws):
     return smoothed_weights((log_density - q.log_prob(rows)).numpy())[1]
 
 
-def error_of_means(posterior, draws, exact):
+def error_of_means(posterior, program, draws, exact):
     """Largest difference of means, in standard deviations."""
-    found, truth = posterior.functionals(draws), posterior.functionals(exact)
+    found, truth = (
+        posterior.functionals(sites | deterministic_by_chain(program, sites, 2)) for sites in (draws, exact)
+    )
     differences = [(found[name].mean() - value.mean()) / value.std() for name, value in truth.items()]
     return float(torch.stack(differences).abs().max())
 
@@ -69,15 +70,15 @@ def run(posterior, method, seed, arguments):
         found = pathfinder(posterior.model)
         seconds = time.process_time() - begun
         exact = exact_draws(posterior, arguments)
-        target = Program(posterior.model).target
+        program, draws = found.posterior.program, dict(found.posterior.draws)
         with torch.no_grad():
-            moments = khat_of_moments(target, exact)
+            moments = khat_of_moments(program.target, exact)
         return {
             "khat": found.khat,
             "ess": found.ess,
             "seconds": seconds,
             "moments": moments,
-            "error": error_of_means(posterior, {name: x[None] for name, x in found.get_samples().items()}, exact),
+            "error": error_of_means(posterior, program, draws, exact),
         }
 
 

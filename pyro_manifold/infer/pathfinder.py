@@ -22,7 +22,7 @@ from pyro_manifold.diagnostics import (
     summarise,
     to_inferencedata,
 )
-from pyro_manifold.infer.descent import LocalGaussian, Points, QuasiNewton, QuasiNewtonState
+from pyro_manifold.infer.descent import Energies, LocalGaussian, Points, QuasiNewton
 from pyro_manifold.infer.mcmc import check_positive_integer
 from pyro_manifold.infer.mcmc.transitions import Block, Problem
 from pyro_manifold.infer.predictive_groups import with_draws
@@ -31,13 +31,14 @@ GOOD_KHAT = 0.7
 """Largest k̂ of reliable importance weights (Vehtari et al. 2024)."""
 _PAIRS = 30
 _MOST_STEPS = 1000
-_BETWEEN_BOUNDS = 2  # steps
-_PATIENCE = 20  # bounds in a row that are no better, after which the paths end
+_PATIENCE = 40  # steps without a larger bound, after which the paths end
 _TOLERANCE = 1e-4  # nats
-_CANDIDATES = 2  # for each draw
+_CANDIDATES = 4  # for each draw
 _FEWEST_CANDIDATES = 1000
-_COMPARED = 25  # draws by which the two Gaussians of a path are compared
-_MOST_EXACT = 200  # coordinates
+_AT_ONCE = 10  # points of each path that are evaluated at once
+_COMPARED = 30  # draws by which the two Gaussians of a path are compared
+_MOST_EXACT = 200  # degrees of freedom
+_CLOSE = 3.0  # nats; of paths whose bounds are lower by more there are no draws
 
 
 class PoorApproximation(SamplerWarning):
@@ -60,8 +61,9 @@ def pathfinder(
     sites. About each point x of the path it has gathered the curvature, which makes a Gaussian in tangent space,
     $\mathcal N(x - Hg, H)$ with the gradient g and the inverse Hessian H; polar factors take it to the manifold. Of
     each path that Gaussian is kept that has the largest evidence lower bound (ELBO), or the one with the exact Hessian
-    there, if its bound is larger. Draws of all paths are then resampled by their smoothed importance weights. The
-    weights contain the volume element of the polar factor (`Manifold.log_volume_of_projection`).
+    there, if its bound is larger. Draws of the paths with nearly the largest bound, within 3 nats, are then resampled
+    by their smoothed importance weights. The weights contain the volume element of the polar factor
+    (`Manifold.log_volume_of_projection`).
 
     The shape k̂ of the tail of the weights measures the approximation: below 0.7 the draws can be used as they are.
     Above it they are a first look at scales and modes, and initial values of chains:
@@ -159,16 +161,18 @@ def _approximation(program: Program, num_draws: int, num_paths: int) -> Pathfind
     target = program.target
     if not {*target.manifolds, *target.transforms}:
         raise ValueError("pathfinder: the model has no continuous site, expected at least one.")
-    problem = Problem.build(target, num_paths, None, batched=_batched)
-    points = Points(problem.position, problem.potential, problem.manifolds)
-    gaussian, bounds = best_gaussians(points, points.rows(problem.position), problem.random)
+    # Most of the time of an evaluation does not depend on the number of points.
+    problem = Problem.build(target, num_paths * _AT_ONCE, None, batched=_batched)
+    points = Points(problem.position, Energies(problem.potential, problem.chains), problem.manifolds)
+    gaussian, bounds = best_gaussians(points, points.rows(problem.position)[:num_paths], problem.random)
     if not bool(bounds.isfinite().any()):
         raise ValueError(
             "pathfinder: no path has a point about which the density has a finite mass and positive curvature: the "
             "posterior may be improper or linear in a direction; see MCMC(OHMC(model))."
         )
+    close = (bounds >= bounds.max() - _CLOSE).nonzero().squeeze(1)
     candidates = max(_CANDIDATES * num_draws, _FEWEST_CANDIDATES)
-    drawn, energy, weights = gaussian.draws(-(-candidates // num_paths), problem.random)
+    drawn, energy, weights = gaussian.at_rows(close).draws(-(-candidates // len(close)), problem.random)
     weights = torch.where(_is_plausible(energy, points), weights, -torch.inf)
     if not bool(weights.isfinite().any()):
         raise ValueError("pathfinder: the log density is not finite at any draw of the Gaussians that were found.")
@@ -196,31 +200,27 @@ def best_gaussians(points: Points[Block], start: Tensor, random: torch.Generator
         random: random number generator.
     """
     descent = QuasiNewton(points, _PAIRS)
-    state = best = descent.begin(start)
-    bounds, since_better = torch.full_like(state.energy, -torch.inf), 0
-    for _ in range(_MOST_STEPS // _BETWEEN_BOUNDS):
-        for _ in range(_BETWEEN_BOUNDS):
-            state = descent.advance(state)
-        _, bound = LocalGaussian.of_path(points, state).draws_and_bound(random)
+    state = descent.begin(start)
+    best, slope, since_better = LocalGaussian.of_path(points, state), state.slope, 0
+    bounds = torch.full_like(state.energy, -torch.inf)
+    for _ in range(_MOST_STEPS):
+        state = descent.advance(state)
+        gaussian = LocalGaussian.of_path(points, state)
+        _, bound = gaussian.draws_and_bound(random)
+        if bool((bound > bounds).any()):  # more draws, since the largest of many bounds is one that is too large
+            _, bound = gaussian.draws_and_bound(random, _COMPARED)
         better = bound > bounds
-        best, bounds = _where(better, state, best), torch.maximum(bound, bounds)
+        best, bounds = gaussian.where(better, best), torch.maximum(bound, bounds)
+        slope = torch.where(better.unsqueeze(1), state.slope, slope)
         since_better = 0 if bool(better.any()) else since_better + 1
         arrived = bool((descent.predicted_decrease(state) <= _TOLERANCE).all())
         if arrived or (since_better == _PATIENCE and bool(bounds.isfinite().any())):
             break
-    gathered = LocalGaussian.of_path(points, best)
-    _, bounds = gathered.draws_and_bound(random, _COMPARED)
-    if start.shape[1] > _MOST_EXACT:
-        return gathered, bounds
-    exact = gathered.with_exact_curvature(best.slope)
+    if points.dimension > _MOST_EXACT:
+        return best, bounds
+    exact = best.with_exact_curvature(slope)
     _, others = exact.draws_and_bound(random, _COMPARED)
-    return gathered.where(bounds >= others, exact), torch.maximum(bounds, others)
-
-
-def _where(chosen: Tensor, new: QuasiNewtonState, old: QuasiNewtonState) -> QuasiNewtonState:
-    """Return the new state of the chosen paths, and the old one of the others."""
-    pairs = zip(new, old, strict=True)
-    return QuasiNewtonState(*[torch.where(chosen.view(-1, *[1] * (a.dim() - 1)), a, b) for a, b in pairs])
+    return best.where(bounds >= others, exact), torch.maximum(bounds, others)
 
 
 def _is_plausible(energy: Tensor, points: Points[Block]) -> Tensor:

@@ -39,7 +39,8 @@ def from_draws(model):
 
 def from_draws_and_scales(model):
     draws, target = pathfinder(model).get_samples(), Program(model).target
-    positions = {name: x.flatten(1) for name, x in target.positions(draws).items() if name not in target.manifolds}
+    moved = {name: x for name, x in target.positions(draws).items() if name not in target.manifolds}
+    positions = {name: x.reshape(len(x), -1) for name, x in moved.items()}
     block = tuple(sorted(positions))
     variances = torch.cat([positions[name].var(0) for name in block]) if block else None
     # Draws that are all alike have no variance.

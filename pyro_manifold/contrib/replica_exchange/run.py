@@ -18,12 +18,12 @@ from pyro_manifold.contrib.replica_exchange.swap import BETA, ReplicaSettings
 from pyro_manifold.contrib.replica_exchange.tuning import LadderTuning
 from pyro_manifold.density import Sites, Target, split
 from pyro_manifold.diagnostics import MissedMass, named
+from pyro_manifold.infer.descent import Energies
 from pyro_manifold.infer.mcmc.mechanics import State
 from pyro_manifold.infer.mcmc.running import Run
 from pyro_manifold.infer.mcmc.transitions import Composition, Problem
 from pyro_manifold.infer.smc import (
     Bound,
-    Energies,
     Visited,
     evidence_about_modes,
     posterior_energies,

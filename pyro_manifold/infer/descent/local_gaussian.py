@@ -13,6 +13,7 @@ from pyro_manifold.infer.descent.points import Points
 from pyro_manifold.infer.descent.quasi_newton import QuasiNewtonState, two_loops
 
 _DRAWS = 5  # as in Pathfinder
+_TENSORS = "at", "towards_mean", "basis", "variances", "scale", "known"
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +90,8 @@ class LocalGaussian:
         shares = (tangent.mT @ self.basis).square()
         widths = (self.scale + (shares * (self.variances - self.scale).unsqueeze(1)).sum(2)).clamp(min=0).sqrt()
         steps = torch.finfo(self.at.dtype).eps ** 0.25 * widths
-        columns = [self._change_of_slope(*pair) for pair in zip(tangent.unbind(2), steps.unbind(1), strict=True)]
-        hessian = (tangent.mT @ torch.stack(columns, 2)).nan_to_num(0.0, 0.0, 0.0)
+        columns = self._changes_of_slope(tangent, steps)
+        hessian = (tangent.mT @ columns).nan_to_num(0.0, 0.0, 0.0)
         curvatures, axes = torch.linalg.eigh((hessian + hessian.mT) / 2)
         positive = curvatures[:, 0] > 0
         variances = torch.where(positive.unsqueeze(1), 1 / curvatures, 1.0)
@@ -98,12 +99,15 @@ class LocalGaussian:
         towards_mean = -(basis @ (variances.unsqueeze(2) * (basis.mT @ slope.unsqueeze(2)))).squeeze(2)
         return type(self)(self.points, self.at, towards_mean, basis, variances, self.scale, positive)
 
+    def at_rows(self, rows: Tensor) -> LocalGaussian:
+        """Return the Gaussians of some of the chains."""
+        return LocalGaussian(self.points, *[getattr(self, name)[rows] for name in _TENSORS])
+
     def where(self, kept: Tensor, other: LocalGaussian) -> LocalGaussian:
         """Return these Gaussians where ``kept`` is true, and the others elsewhere; of the same points."""
         width = max(self.basis.shape[2], other.basis.shape[2])
         ours, theirs = self._padded(width), other._padded(width)
-        names = "at", "towards_mean", "basis", "variances", "scale", "known"
-        pairs = ((getattr(ours, name), getattr(theirs, name)) for name in names)
+        pairs = ((getattr(ours, name), getattr(theirs, name)) for name in _TENSORS)
         found = [torch.where(kept.view(-1, *[1] * (a.dim() - 1)), a, b) for a, b in pairs]
         return LocalGaussian(self.points, *found)
 
@@ -114,13 +118,14 @@ class LocalGaussian:
         variances = torch.cat([self.variances, self.scale.expand(-1, missing)], 1)
         return replace(self, basis=basis, variances=variances)
 
-    def _change_of_slope(self, direction: Tensor, step: Tensor) -> Tensor:
-        """Return the derivative of the slope along a direction, by a central difference."""
-        ahead, behind = (
-            self.points.energy_and_slope(self.points.moved(self.at, sign * step.unsqueeze(1) * direction))[1]
-            for sign in (1, -1)
-        )
-        return self.points.tangent(self.at, ahead - behind) / (2 * step.unsqueeze(1))
+    def _changes_of_slope(self, directions: Tensor, steps: Tensor) -> Tensor:
+        """Return the derivatives of the slope along directions, by central differences; both as columns."""
+        chains, size, count = directions.shape
+        moves = (steps.unsqueeze(1) * directions).permute(2, 0, 1).flatten(0, 1)
+        at = self.at.repeat(count, 1)
+        ahead, behind = (self.points.energy_and_slope(self.points.moved(at, sign * moves))[1] for sign in (1, -1))
+        changes = self.points.tangent(at, ahead - behind).view(count, chains, size).permute(1, 2, 0)
+        return changes / (2 * steps.unsqueeze(1))
 
     def draws_and_bound(self, random: torch.Generator, count: int = _DRAWS) -> tuple[Tensor, Tensor]:
         """Return a draw of each chain, ``(chains, coordinates)``, and a bound of the log probability around x.
@@ -142,25 +147,22 @@ class LocalGaussian:
         On manifolds densities are with respect to volumes of the ambient space. Where p is 0, or q not known, the
         difference is -inf.
         """
-        found = [self._draw(random) for _ in range(count)]
-        drawn, energies, weights = (torch.stack(parts) for parts in zip(*found, strict=True))
-        return drawn, energies, weights
-
-    def _draw(self, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        points, root = self.points, self.scale.sqrt()
-        noise = torch.randn(self.at.shape, generator=random, dtype=self.at.dtype, device=self.at.device)
-        noise = points.tangent(self.at, noise)
-        within = (self.basis.mT @ noise.unsqueeze(2)).squeeze(2)
+        chains, size = self.at.shape
+        points, root, at = self.points, self.scale.sqrt(), self.at.repeat(count, 1)
+        noise = torch.randn(count * chains, size, generator=random, dtype=at.dtype, device=at.device)
+        noise = points.tangent(at, noise).view(count, chains, size)
+        within = (noise.unsqueeze(2) @ self.basis).squeeze(2)
         factors = self.variances.sqrt() - root
-        step = root * noise + (self.basis @ (factors * within).unsqueeze(2)).squeeze(2)
-        step = points.tangent(self.at, self.towards_mean + step)
-        drawn = points.moved(self.at, step)
+        step = root * noise + (self.basis @ (factors * within).unsqueeze(3)).squeeze(3)
+        step = points.tangent(at, (self.towards_mean + step).flatten(0, 1))
+        drawn = points.moved(at, step)
         energy, _ = points.energy_and_slope(drawn)
         rest = points.dimension - self.variances.shape[1]
         log_det = self.variances.log().sum(1) + rest * self.scale.squeeze(1).log()
-        log_q = -(noise.square().sum(1) + log_det + points.dimension * math.log(2 * math.pi)) / 2
-        weight = points.log_volume(self.at, step) - energy - log_q
-        return drawn, energy, torch.where(weight.isfinite() & self.known, weight, -torch.inf)
+        log_q = -(noise.square().sum(2) + log_det + points.dimension * math.log(2 * math.pi)) / 2
+        weight = (points.log_volume(at, step) - energy).view(count, chains) - log_q
+        weight = torch.where(weight.isfinite() & self.known, weight, -torch.inf)
+        return drawn.view(count, chains, size), energy.view(count, chains), weight
 
 
 def _tangent(points: Points[Any], at: Tensor, vectors: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from pyro_manifold.infer.smc.initialisation import (
 )
 from pyro_manifold.infer.smc.local_coordinates import LocalCoordinates
 from pyro_manifold.infer.smc.modes import (
-    Energies,
     GaussianMixture,
     NoModeError,
     find_modes,

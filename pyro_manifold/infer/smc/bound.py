@@ -29,13 +29,12 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density import INVERSE_TEMPERATURE, Sites, Target, split
-from pyro_manifold.infer.descent import Points, QuasiNewton
+from pyro_manifold.infer.descent import Energies, Points, QuasiNewton
 from pyro_manifold.infer.mcmc.transitions import Problem
 from pyro_manifold.infer.smc.annealing import Particles, Visited
 from pyro_manifold.infer.smc.initialisation import unnormalised_priors
 from pyro_manifold.infer.smc.local_coordinates import have_local_coordinates
 from pyro_manifold.infer.smc.modes import (
-    Energies,
     GaussianMixture,
     NoModeError,
     advanced,
@@ -169,7 +168,7 @@ def posterior_energies(
 
 
 def evidence_about_modes(
-    energies: Energies,
+    energies: Energies[str],
     manifolds: Mapping[str, Manifold],
     draws: Sites,
     visited: Visited,
@@ -235,7 +234,7 @@ class _Search:
         budget: largest number of calls of ``energies``.
     """
 
-    energies: Energies
+    energies: Energies[str]
     manifolds: Mapping[str, Manifold]
     units: Sites
     points: Points[str]
@@ -307,7 +306,7 @@ def each_of(mixture: GaussianMixture, sites: Sites) -> Tensor:
 
 
 def _importance(
-    energies: Energies, mixture: GaussianMixture, draws: Sites, visited: Visited, random: torch.Generator
+    energies: Energies[str], mixture: GaussianMixture, draws: Sites, visited: Visited, random: torch.Generator
 ) -> Bound:
     count = _IMPORTANCE_DRAWS * energies.width
     sites = mixture.draws(count, random)
@@ -340,7 +339,7 @@ def _importance(
     )
 
 
-def energies_of_posterior(problem: Problem, particles: Particles) -> Energies:
+def energies_of_posterior(problem: Problem, particles: Particles) -> Energies[str]:
     """Return the energies of a run's target at β = 1."""
     like = particles.energy
     return Energies(posterior_energies(problem.batched, problem.chains, like), problem.chains)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density import Sites
+from pyro_manifold.infer.descent import Energies
 from pyro_manifold.infer.smc.annealing import Visited
-from pyro_manifold.infer.smc.modes import Energies
 
 _PROBED = 512  # points
 _MANY_AT_THE_EDGE = 0.03  # fraction of the draws
@@ -51,7 +51,7 @@ class NumericalProblems(NamedTuple):
             )
 
 
-def nan_near(energies: Energies, states: Visited, manifolds: Collection[str]) -> tuple[int, int]:
+def nan_near(energies: Energies[str], states: Visited, manifolds: Collection[str]) -> tuple[int, int]:
     """Count points with an energy of NaN among reflections of one particle at another.
 
     NaN in trajectories can be legitimate, such as gradients where the density is zero; here only densities count.

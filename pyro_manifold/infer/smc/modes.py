@@ -32,7 +32,17 @@ from pyro_manifold.density import (
     factors,
     refuse_cut_gradients,
 )
-from pyro_manifold.infer.descent import Descent, NaturalGradient, Place, Points, QuasiNewton, S, rows_of, with_rows
+from pyro_manifold.infer.descent import (
+    Descent,
+    Energies,
+    NaturalGradient,
+    Place,
+    Points,
+    QuasiNewton,
+    S,
+    rows_of,
+    with_rows,
+)
 from pyro_manifold.infer.mcmc.riemannian import MetricField, metric_field
 from pyro_manifold.infer.smc.local_coordinates import LocalCoordinates
 from pyro_manifold.manifolds import Manifold
@@ -109,38 +119,6 @@ class GaussianMixture:
         noise = torch.randn(count, self.local.size, 1, generator=random, **options)
         x = torch.linalg.solve_triangular(self.roots[k].mT, noise, upper=True).squeeze(-1)
         return self.local.at(k).sites(x)[0]
-
-
-class Energies:
-    """Energies and gradients of any number of points, evaluated in batches of a fixed size.
-
-    Args:
-        batched: computes energies and gradients of ``width`` points.
-        width: number of points in a call, for which a graph is traced.
-
-    Attributes:
-        evaluations: number of evaluations of single points.
-    """
-
-    def __init__(self, batched: Callable[[Sites], tuple[Tensor, Sites]], width: int) -> None:
-        self._batched, self.width = batched, width
-        self.evaluations = 0
-
-    @classmethod
-    def of_target(cls, target: Target, example: Sites, width: int) -> Energies:
-        """Trace the energies of a target for batches of ``width`` points."""
-        rows = {name: x[:1].expand(width, *x.shape[1:]).clone() for name, x in example.items()}
-        return cls(BatchedPotential(target.potential_fn, rows, target.manifolds), width)
-
-    def __call__(self, sites: Sites) -> tuple[Tensor, Sites]:
-        count = len(next(iter(sites.values())))
-        parts = []
-        for first in range(0, count, self.width):
-            rows = torch.arange(first, first + self.width).clamp(max=count - 1)
-            parts.append(self._batched({name: x[rows] for name, x in sites.items()}))
-            self.evaluations += self.width
-        energy = torch.cat([value for value, _ in parts])[:count]
-        return energy, {name: torch.cat([slope[name] for _, slope in parts])[:count] for name in sites}
 
 
 class FisherMetric:
@@ -345,7 +323,8 @@ def mixture_about_modes(target: Target, starts: int, most: int) -> tuple[Gaussia
     first = {name: torch.stack([one[name] for one in draws]) for name in draws[0]}
     refuse_cut_gradients(target.potential_fn, first, target.manifolds)
     width = min(starts, most)
-    energies = Energies.of_target(target, first, width)
+    rows = {name: x[:1].expand(width, *x.shape[1:]).clone() for name, x in first.items()}
+    energies = Energies(BatchedPotential(target.potential_fn, rows, target.manifolds), width)
     units = units_of(first, target.manifolds)
     points = Points(first, energies, target.manifolds, units)
     metric = fisher_metric(target, points, first, width)

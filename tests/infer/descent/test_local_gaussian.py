@@ -55,6 +55,6 @@ def test_draws_on_a_sphere_are_unit_vectors_and_the_bound_is_its_log_normaliser(
 
 
 def test_without_curvature_nothing_is_known():
-    points = Points({"x": torch.zeros(2, 3)}, lambda parts: (parts["x"].sum(1), {"x": torch.ones(2, 3)}), {})
+    points = Points({"x": torch.zeros(2, 3)}, lambda parts: (parts["x"].sum(1), {"x": torch.ones_like(parts["x"])}), {})
     _, bound = at_the_end(points, torch.ones(2, 3), steps=3).draws_and_bound(torch.Generator())
     assert (bound == -torch.inf).all()

@@ -12,9 +12,9 @@ from benchmarks.accuracy.evidence.problems import unequal, unequal_truth
 from pyro_manifold.density import target_from_model
 from pyro_manifold.distributions import MatrixBingham, StiefelUniform
 from pyro_manifold.infer import OHMC, SMC
+from pyro_manifold.infer.descent import Energies
 from pyro_manifold.infer.smc import (
     Bound,
-    Energies,
     GaussianMixture,
     LocalCoordinates,
     NoModeError,

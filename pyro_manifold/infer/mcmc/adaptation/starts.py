@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.infer.descent import LocalGaussian, Points, QuasiNewton
+from pyro_manifold.infer.descent import Energies, LocalGaussian, Points, QuasiNewton
 from pyro_manifold.infer.mcmc.adaptation.arrival import representatives
 from pyro_manifold.infer.mcmc.transitions import Block, Blocks, Potential
 from pyro_manifold.manifolds import Manifold
@@ -56,12 +56,13 @@ def nearer_starts(
     """
     if sum(x.element_size() * x.numel() for x in position.values()) > _MOST_BYTES:
         return position
-    points = Points(position, potential, manifolds)
+    chains = len(next(iter(position.values())))
+    points = Points(position, Energies(potential, chains), manifolds)
     nearly = points.dimension + 50
     paths = _descended(points, points.rows(position), random)
     if not _needs_comparison(paths.far, paths.end, points):
         return position
-    greatest, chains = paths.bound.max(), len(paths.bound)
+    greatest = paths.bound.max()
     for rounds in range(1, _MOST_ROUNDS):
         lost = greatest - paths.bound > nearly
         if not bool(lost.any()) and rounds * chains >= _FEWEST_PATHS:
