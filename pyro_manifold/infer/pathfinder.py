@@ -164,11 +164,13 @@ def _approximation(program: Program, num_draws: int, num_paths: int) -> Pathfind
     # Most of the time of an evaluation does not depend on the number of points.
     problem = Problem.build(target, num_paths * _AT_ONCE, None, batched=_batched)
     points = Points(problem.position, Energies(problem.potential, problem.chains), problem.manifolds)
+    if not points.dimension:
+        raise ValueError("pathfinder: no site can move, as the matrices of V(1, 1), ±1, cannot.")
     gaussian, bounds = best_gaussians(points, points.rows(problem.position)[:num_paths], problem.random)
     if not bool(bounds.isfinite().any()):
         raise ValueError(
             "pathfinder: no path has a point about which the density has a finite mass and positive curvature: the "
-            "posterior may be improper or linear in a direction; see MCMC(OHMC(model))."
+            "posterior may be improper, flat, or linear in a direction; see MCMC(OHMC(model))."
         )
     close = (bounds >= bounds.max() - _CLOSE).nonzero().squeeze(1)
     candidates = max(_CANDIDATES * num_draws, _FEWEST_CANDIDATES)

@@ -189,3 +189,7 @@ def test_wrong_input_has_a_sentence():
         pathfinder(improper)
     with pytest.raises(ValueError, match="no continuous site"):
         pathfinder(coin)
+    with pytest.raises(ValueError, match="no site can move"):
+        pathfinder(lambda: pyro.sample("U", StiefelUniform(1, 1)))
+    with pytest.raises(ValueError, match="may be improper, flat"):
+        pathfinder(lambda: pyro.sample("U", StiefelUniform(3, 3)))
