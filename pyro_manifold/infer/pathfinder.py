@@ -83,8 +83,9 @@ def pathfinder(
         A `Pathfinder`, with the draws.
 
     Raises:
-        ValueError: for a model without continuous sites or with discrete ones that cannot be summed out, for data in
-            minibatches, and where no path has a point about which the density resembles a Gaussian.
+        ValueError: for a model without continuous sites or with discrete ones that cannot be summed out, and where no
+            path has a point about which the density resembles a Gaussian.
+        NotImplementedError: if the model subsamples its data.
 
     Warns:
         SamplerWarning: if k̂ is above 0.7.
@@ -216,7 +217,7 @@ def best_gaussians(points: Points[Block], start: Tensor, random: torch.Generator
         slope = torch.where(better.unsqueeze(1), state.slope, slope)
         since_better = 0 if bool(better.any()) else since_better + 1
         arrived = bool((descent.predicted_decrease(state) <= _TOLERANCE).all())
-        if arrived or (since_better == _PATIENCE and bool(bounds.isfinite().any())):
+        if arrived or (since_better >= _PATIENCE and bool(bounds.isfinite().any())):
             break
     if points.dimension > _MOST_EXACT:
         return best, bounds
