@@ -1,4 +1,4 @@
-"""Pathfinder on manifolds: draws from Gaussians about the best points of quasi-Newton paths, in about a second."""
+"""Pathfinder on manifolds: draws from Gaussians about the best points of quasi-Newton paths, in seconds."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def pathfinder(
     init_strategy: Callable[..., Any] = init_to_uniform,
     **kwargs: Any,
 ) -> Pathfinder:
-    r"""Draw approximately from the posterior of a model, in about a second, and measure how approximately.
+    r"""Draw approximately from the posterior of a model, in seconds, and measure how approximately.
 
     From each of several starts L-BFGS descends along the product of the manifolds and unconstrained spaces of the
     sites. About each point x of the path it has gathered the curvature, which makes a Gaussian in tangent space,
