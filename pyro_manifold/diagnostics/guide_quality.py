@@ -53,10 +53,9 @@ def guide_khat(
         raise ValueError(f"guide_khat: num_draws={num_draws!r}, expected an integer of 100 or more.")
     with torch.no_grad():
         weights = np.array([_log_weight(model, guide, args, kwargs) for _ in range(num_draws)])
-    finite = np.isfinite(weights)
-    if not finite.any():
+    if not np.isfinite(weights).any():
         raise ValueError("guide_khat: the model's density is not finite at any draw of the guide: fit the guide first.")
-    return pareto_shape(np.where(finite, weights, weights[finite].min() - 1e3))
+    return pareto_shape(weights)
 
 
 def _log_weight(model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:

@@ -85,12 +85,12 @@ def pareto_shape(log_weights: Array) -> float:
     r"""Compute k̂, the shape of the generalised Pareto distribution fitted to the largest importance weights.
 
     Args:
-        log_weights: logarithms of weights, finite, ``(draws,)``.
+        log_weights: logarithms of weights, of which at least one is finite, ``(draws,)``; -∞ for a weight of 0.
 
     Returns:
         k̂; −∞ if the weights are equal up to rounding, so that they have no tail.
     """
-    log_weights = np.asarray(log_weights, dtype=float)
+    log_weights = _finite(log_weights)
     largest = log_weights.max()
     rounding = _UNITS_OF_ROUNDING * np.finfo(float).eps * max(1.0, float(np.abs(log_weights).max()))
     if largest - log_weights.min() <= rounding:
@@ -113,16 +113,21 @@ def smoothed_weights(log_weights: Array) -> tuple[Array, float]:
 
     Source: Vehtari, Simpson, Gelman, Yao & Gabry, Pareto smoothed importance sampling, JMLR 25 (2024).
     """
-    finite = np.isfinite(log_weights)
-    raised = np.where(finite, log_weights, log_weights[finite].min() - _NEGLIGIBLE)
-    khat = pareto_shape(raised)
+    raised, khat = _finite(log_weights), pareto_shape(log_weights)
     if is_before_1():
         smoothed = np.asarray(imported_arviz().psislw(raised)[0])
     else:
         smoothed = np.asarray(_array_functions().psislw(-raised)[0])
-    weights = np.where(finite, np.exp(smoothed - smoothed.max()), 0.0)
+    weights = np.where(np.isfinite(log_weights), np.exp(smoothed - smoothed.max()), 0.0)
     with np.errstate(divide="ignore"):
         return np.log(weights / weights.sum()), khat
+
+
+def _finite(log_weights: Array) -> Array:
+    """Return logarithms of weights with negligible weights in place of those of 0."""
+    log_weights = np.asarray(log_weights, dtype=float)
+    finite = np.isfinite(log_weights)
+    return np.where(finite, log_weights, log_weights[finite].min() - _NEGLIGIBLE)
 
 
 def _array_functions() -> Any:

@@ -26,6 +26,7 @@ from pyro_manifold.infer.descent import Energies, LocalGaussian, Points, QuasiNe
 from pyro_manifold.infer.mcmc import check_positive_integer
 from pyro_manifold.infer.mcmc.transitions import Block, Problem
 from pyro_manifold.infer.predictive_groups import with_draws
+from pyro_manifold.infer.smc import systematic_resampling
 
 GOOD_KHAT = 0.7
 """Largest k̂ of reliable importance weights (Vehtari et al. 2024)."""
@@ -180,7 +181,8 @@ def _approximation(program: Program, num_draws: int, num_paths: int) -> Pathfind
     if not bool(weights.isfinite().any()):
         raise ValueError("pathfinder: the log density is not finite at any draw of the Gaussians that were found.")
     smoothed, khat = smoothed_weights(weights.flatten().cpu().numpy())
-    chosen = _resampled(smoothed, num_draws, problem.random).to(weights.device)
+    chosen = systematic_resampling(torch.as_tensor(smoothed).to(weights.device)[None], num_draws, problem.random)[0]
+    chosen = chosen[torch.randperm(num_draws, generator=problem.random, device=chosen.device)]
     sites = problem.layout.unpack(points.parts(drawn.flatten(0, 1)[chosen]))
     values = {name: value.unsqueeze(0) for name, value in target.values(sites).items()}
     ess = float(1 / np.exp(2 * smoothed).sum())
@@ -204,7 +206,7 @@ def best_gaussians(points: Points[Block], start: Tensor, random: torch.Generator
     """
     descent = QuasiNewton(points, _PAIRS)
     state = descent.begin(start)
-    best, slope, since_better = LocalGaussian.of_path(points, state), state.slope, 0
+    best, since_better = LocalGaussian.of_path(points, state), 0
     bounds = torch.full_like(state.energy, -torch.inf)
     for _ in range(_MOST_STEPS):
         state = descent.advance(state)
@@ -214,14 +216,13 @@ def best_gaussians(points: Points[Block], start: Tensor, random: torch.Generator
             _, bound = gaussian.draws_and_bound(random, _COMPARED)
         better = bound > bounds
         best, bounds = gaussian.where(better, best), torch.maximum(bound, bounds)
-        slope = torch.where(better.unsqueeze(1), state.slope, slope)
         since_better = 0 if bool(better.any()) else since_better + 1
         arrived = bool((descent.predicted_decrease(state) <= _TOLERANCE).all())
         if arrived or (since_better >= _PATIENCE and bool(bounds.isfinite().any())):
             break
     if points.dimension > _MOST_EXACT:
         return best, bounds
-    exact = best.with_exact_curvature(slope)
+    exact = best.with_exact_curvature()
     _, others = exact.draws_and_bound(random, _COMPARED)
     return best.where(bounds >= others, exact), torch.maximum(bounds, others)
 
@@ -230,12 +231,3 @@ def _is_plausible(energy: Tensor, points: Points[Block]) -> Tensor:
     """Return whether draws are no poles or overflows of the density, which have energies far below all others."""
     typical = energy[energy.isfinite()].median() if bool(energy.isfinite().any()) else energy.new_zeros(())
     return energy > typical - 10 * points.dimension - 500
-
-
-def _resampled(log_weights: Any, count: int, random: torch.Generator) -> Tensor:
-    """Return the indices of systematic draws by normalised weights, in random order."""
-    weights = torch.as_tensor(np.exp(log_weights), dtype=torch.float64)
-    first = torch.rand((), generator=random, dtype=torch.float64, device=random.device).cpu()
-    places = (torch.arange(count, dtype=torch.float64) + first) / count
-    chosen = torch.searchsorted(weights.cumsum(0), places * weights.sum()).clamp(max=len(weights) - 1)
-    return chosen[torch.randperm(count, generator=random, device=random.device).cpu()]

@@ -13,7 +13,7 @@ from pyro_manifold.infer.descent.points import Points
 from pyro_manifold.infer.descent.quasi_newton import QuasiNewtonState, two_loops
 
 _DRAWS = 5  # as in Pathfinder
-_TENSORS = "at", "towards_mean", "basis", "variances", "scale", "known"
+_TENSORS = "at", "slope", "towards_mean", "basis", "variances", "scale", "known"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,7 @@ class LocalGaussian:
     Attributes:
         points: the manifolds and the potential energy.
         at: x of all chains, ``(chains, coordinates)``.
+        slope: g, in tangent space.
         towards_mean: -Hg.
         basis: Q, ``(chains, coordinates, directions)``.
         variances: v, ``(chains, directions)``.
@@ -42,6 +43,7 @@ class LocalGaussian:
 
     points: Points[Any]
     at: Tensor
+    slope: Tensor
     towards_mean: Tensor
     basis: Tensor
     variances: Tensor
@@ -71,17 +73,15 @@ class LocalGaussian:
         variances = variances.clamp(min=torch.finfo(variances.dtype).tiny)
         towards_mean = two_loops(state.slope.unsqueeze(1), *memory).squeeze(1)
         # Without a step that shows curvature there is no Gaussian.
-        return cls(points, state.at, towards_mean, basis @ axes, variances, scale, newest.squeeze(1) > 0)
+        known = newest.squeeze(1) > 0
+        return cls(points, state.at, state.slope, towards_mean, basis @ axes, variances, scale, known)
 
-    def with_exact_curvature(self, slope: Tensor) -> Self:
+    def with_exact_curvature(self) -> Self:
         """Return the Gaussian with the inverse of the exact Hessian, by differences of gradients along these widths.
 
         The Hessian is that of the energy: with that of the volume element of manifolds, Gaussians are narrower than the
         density is around them, and weights of their draws are worse. It takes two evaluations for each degree of
         freedom, and is not known where the Hessian has an eigenvalue that is not positive.
-
-        Args:
-            slope: gradient at x in tangent space.
         """
         chains, size = self.at.shape
         identity = torch.eye(size, dtype=self.at.dtype, device=self.at.device).expand(chains, size, size)
@@ -96,8 +96,8 @@ class LocalGaussian:
         positive = curvatures[:, 0] > 0
         variances = torch.where(positive.unsqueeze(1), 1 / curvatures, 1.0)
         basis = tangent @ axes
-        towards_mean = -(basis @ (variances.unsqueeze(2) * (basis.mT @ slope.unsqueeze(2)))).squeeze(2)
-        return type(self)(self.points, self.at, towards_mean, basis, variances, self.scale, positive)
+        towards_mean = -(basis @ (variances.unsqueeze(2) * (basis.mT @ self.slope.unsqueeze(2)))).squeeze(2)
+        return replace(self, towards_mean=towards_mean, basis=basis, variances=variances, known=positive)
 
     def at_rows(self, rows: Tensor) -> LocalGaussian:
         """Return the Gaussians of some of the chains."""
