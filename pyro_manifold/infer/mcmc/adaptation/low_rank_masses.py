@@ -26,10 +26,10 @@ than they save."""
 
 _WEIGHT_OF_IDENTITY = 0.01  # in draws: more would make long directions look short
 
-_LIKE_A_GAUSSIAN = 2.5
-"""Largest product of the variances of draws and of gradients along an eigenvector: 1 for a Gaussian, with estimates up
-to 2, and larger for all other distributions. In a funnel, whose neck requires other masses than its mouth, it is 5 to
-100, and with directions chains would get stuck in the neck."""
+_LEAST_CORRELATION = 0.63
+"""Smallest correlation of draws and gradients along an eigenvector, which is 1 for a Gaussian, for any number of draws.
+In general it estimates 1/√(Var x · Var ∇U), for E[x ∇U] = 1. In a funnel, whose neck requires other masses than its
+mouth, it is 0.1 to 0.45, and with directions chains would get stuck in the neck."""
 
 _KURTOSIS = 8.0
 """Largest kurtosis of gradients along an eigenvector: 3 for a Gaussian, up to 7 for regressions and latent time series,
@@ -59,8 +59,8 @@ class LowRankEstimator(InverseMassEstimator):
     which is exact for a Gaussian: with at most eight eigenvectors w of N and their eigenvalues η, chosen such that the
     remaining eigenvalues differ least, and σ the geometric mean of the remaining ones. Eigenvectors whose eigenvalue is
     within a factor of 2 of σ are left out. All are left out if the posterior is far from a Gaussian along any of them:
-    if the product of the variances of draws and of gradients along it, which is 1 for a Gaussian, exceeds 2.5, or the
-    kurtosis of gradients, which is 3 for a Gaussian, exceeds 8.
+    if the correlation of draws and gradients along it, which is 1 for a Gaussian, is below 0.63, or the kurtosis of
+    gradients, which is 3 for a Gaussian, exceeds 8.
 
     Args:
         position: positions ``(chains, size)``, used for their shape.
@@ -130,10 +130,10 @@ class LowRankEstimator(InverseMassEstimator):
         spread, curvature = (_within_chains(values) for values in (draws, gradients))
         values, vectors = torch.linalg.eigh(geometric_mean(spread, curvature))
         outside, usual = _far_from_others(values, self._count)
-        # Since C = N G N, both variances along an eigenvector of N follow from one.
-        products = (values * (vectors * (curvature @ vectors)).sum(0)).square()
         used = (values[outside] / usual).log().abs() > math.log(_FAR_FROM_ONE)
-        used &= (products.max() < _LIKE_A_GAUSSIAN) & (_kurtosis(gradients, vectors).max() < _KURTOSIS)
+        used &= (_correlations(draws, gradients, vectors).min() > _LEAST_CORRELATION) & (
+            _kurtosis(gradients, vectors).max() < _KURTOSIS
+        )
         left = values.scatter(0, outside, torch.where(used, usual, values[outside]))
         if not bool(used.any()) or (self._optional and not _worthwhile(values, left)):
             return self._without_directions(inverse_mass)
@@ -176,6 +176,12 @@ def _kurtosis(values: Tensor, vectors: Tensor) -> Tensor:
     """Return the kurtosis within chains of ``(chains, iterations, size)`` along each column of vectors."""
     centred = (values - values.mean(1, keepdim=True)).flatten(0, 1) @ vectors
     return centred.pow(4).mean(0) / centred.square().mean(0).square()
+
+
+def _correlations(draws: Tensor, gradients: Tensor, vectors: Tensor) -> Tensor:
+    """Return the correlation within chains of draws and gradients along each column of vectors."""
+    x, g = ((values - values.mean(1, keepdim=True)).flatten(0, 1) @ vectors for values in (draws, gradients))
+    return (x * g).mean(0) / (x.square().mean(0) * g.square().mean(0)).sqrt()
 
 
 def _far_from_others(values: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -143,7 +143,7 @@ class WarmUp(Adaptation[HamiltonianSettings]):
         schedule, lengths = plan.windows(warmup_steps), plan.lengths()
         adapts = plan.adapt_step_size
         self.step_sizes: ChainStepSizes[HamiltonianSettings] = ChainStepSizes(
-            DualAveragingStepSize(plan.step_size, plan.target_accept_prob, plan.step_size_bounds),
+            DualAveragingStepSize(plan.step_size, plan.target_accept_prob, plan.step_size_bounds, len(state.energy)),
             state.energy,
             partial(getattr, lengths, "mean"),
             _has_failed,

@@ -52,7 +52,7 @@ class WarmUp(Adaptation[LagrangianSettings]):
         longest = LONGEST / num_steps if adapting else math.inf
         target = 1.0 if target_accept_prob is None else target_accept_prob
         self.step_sizes: ChainStepSizes[LagrangianSettings] = ChainStepSizes(
-            DualAveragingStepSize(min(step_size, longest), target, (0.0, longest)),
+            DualAveragingStepSize(min(step_size, longest), target, (0.0, longest), len(energy)),
             energy,
             partial(float, longest),
             _has_failed,
