@@ -30,6 +30,7 @@ from examples import (
     reduced_rank,
     sea_surface,
     social_networks,
+    sparse_inputs,
     vectorcardiograms,
 )
 from problems.monte_carlo import standard_error
@@ -313,6 +314,7 @@ def main():
         vectorcardiograms,
         diffusion_tensors,
         calibrated_network,
+        sparse_inputs,
     )
     for example in (collinear_regression, *gallery):
         example.main(["--output", str(IMAGES)])

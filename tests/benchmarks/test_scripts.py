@@ -51,11 +51,13 @@ COMMANDS = {
     "speed.stochastic_gradients --short": (),
     "speed.storing.cost --pairs 2 --draws 20 --chains 2": (),
     "speed.svi '64 rows' AutoNormal": (),
+    "speed.sparse_inputs --only Branin --samplers 'OHMC, one' --seeds 0 --sizes 2 4": (),
     "speed.tall --shape 200 5 --chains 1 --seconds 0": (),
     "speed.tuning.low_rank --only 'polynomial|pumps' --seeds 0 --sizes 2 20 20": (),
     "speed.tuning.first_look --only dugongs --seeds 0 --draws 20 --lengths 20": (),
     "speed.tuning.centring --only funnel --seeds 0 --sizes 2 150 20": (),
     "speed.tuning.lengths --only hierarchy --chains 1 --seeds 0 --warmup 20 --many 2 20 8 2": (),
+    "speed.tuning.one_chain --only dugongs --seeds 0 --sizes 20 20": (),
     "speed.tuning.random_starts --only hierarchy": (),
     "speed.tuning.warmup --only matrices --sizes 2 5 8": (),
 }

@@ -25,7 +25,7 @@ SHORT = ("docs/index.md", "docs/how_to/priors.md", "docs/how_to/several_processe
 CHECKOUT = "a checkout of the repository"
 OF_PACKAGES = {
     **dict.fromkeys(("jax", "numpyro", "pymc", "pytensor"), "bench of pyproject.toml"),
-    **dict.fromkeys(("matplotlib", "sklearn"), "the extra examples"),
+    **dict.fromkeys(("botorch", "matplotlib", "sklearn"), "the extra examples"),
     **dict.fromkeys(("benchmarks", "examples", "problems", "tests"), CHECKOUT),
 }
 """What brings packages that blocks import, other than the package and what it depends on."""
@@ -33,6 +33,10 @@ ALONE = "store=torch.distributed.HashStore(), rank=0, world_size=1"
 FEW = {"num_samples=2000, warmup_steps=1000": "num_samples=50, warmup_steps=50"}
 REDUCED = {
     **dict.fromkeys(("cointegration.md", "mental_tests.md", "reduced_rank.md", "sea_surface.md"), FEW),
+    "sparse_inputs.md": {
+        "num_samples=1000, warmup_steps=500": "num_samples=20, warmup_steps=20",
+        "fit(gp)": "fit(gp, 32, 20)",
+    },
     "diffusion_tensors.md": {"num_samples=1000, warmup_steps=1000": "num_samples=20, warmup_steps=20"},
     "vectorcardiograms.md": {
         "num_samples=1000, warmup_steps=500": "num_samples=20, warmup_steps=20",
