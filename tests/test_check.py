@@ -91,6 +91,7 @@ def _forget_the_compiler():
     compiler._signature.cache_clear()
 
 
+@pytest.mark.long
 def test_without_a_compiler(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CC", "")

@@ -16,6 +16,7 @@ from problems.monte_carlo import assert_mean
 from pyro_manifold.distributions import MatrixLangevin
 from tests.benchmarks.problems.test_page import langevin_parameter
 from tests.benchmarks.requirements import needs
+from tests.parameters import long_except
 
 NEEDED = {"NumPyro": ("numpyro",), "nutpie": ("nutpie", "pymc", "numba"), "Mici": ("mici",)}
 over_peers = pytest.mark.parametrize("peer", [pytest.param(peer, marks=needs(*NEEDED.get(peer, ()))) for peer in PEERS])
@@ -58,7 +59,7 @@ def test_figures_are_those_of_the_run(peer):
         assert all(0 <= rate <= 1 for rate in figures["acceptance"])
 
 
-@pytest.mark.parametrize("kernel", ["OHMC", "MSD"])
+@pytest.mark.parametrize("kernel", long_except(["OHMC", "MSD"], "OHMC"))
 def test_gradients_are_steps_of_all_chains(kernel):
     options = {"kernel": kernel, "step_size": 0.1, "num_steps": 3}
     options |= {"OHMC": {"adapt_step_size": False, "trajectory_jitter": 0.0}, "MSD": {"metropolis": True}}[kernel]

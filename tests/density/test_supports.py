@@ -188,6 +188,7 @@ def test_runs_store_and_start_within_supports(tmp_path):
     assert_mean(first.get_samples(group_by_chain=True)["x"], by_quadrature()[1])
 
 
+@pytest.mark.long
 def test_replica_exchange_follows_supports():
     mcmc = MCMC(OHMC(bounded), 100, 80, num_chains=8, tempering=True, disable_progbar=True)
     mcmc.run()

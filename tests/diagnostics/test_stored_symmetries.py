@@ -55,6 +55,7 @@ def test_rotations_read_back_are_rotations(tmp_path):
     assert (found[..., 1, 0] > 0).all()  # one of the two modes, R and -R
 
 
+@pytest.mark.long
 def test_a_run_in_progress_is_aligned(tmp_path):
     seen = []
 
@@ -81,6 +82,7 @@ def test_draws_are_the_same_without_a_record(tmp_path):
     assert torch.equal(*draws)
 
 
+@pytest.mark.long
 def test_what_cannot_be_aligned_has_a_sentence(tmp_path):
     run(tmp_path / "part", draws=5, warmup=5, save_params=["U"])
     with pytest.raises(ValueError, match=r"open_run\(align=True\): the symmetries .* are not known, as save_params"):

@@ -309,6 +309,7 @@ def test_summary_names_functions_for_each_symmetry(capsys):
     assert last.endswith('summarise_invariants(V[..., None], kind="signs").')
 
 
+@pytest.mark.long
 def test_summary_reports_no_symmetry_of_identified_or_unknown_sites(capsys):
     assert "known only" not in "\n".join(summary_of(OHMC(langevin), capsys))
     model = principal_components([2.0, 1.0])

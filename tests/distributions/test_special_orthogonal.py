@@ -131,6 +131,7 @@ def test_evidence():
     assert_mean((smc.log_evidences - LOG_EVIDENCE).exp(), 1.0)
 
 
+@pytest.mark.long
 def test_svi_with_a_guide_of_pyro():
     guide = AutoNormal(about_the_identity)
     svi = SVI(about_the_identity, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())

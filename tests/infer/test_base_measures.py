@@ -164,6 +164,7 @@ def test_from_a_guide_on_the_manifold_with_another_base_measure(name, other):
     assert_evidence(estimate(model_of(CASES[name]), init=guide), evidence_of(CASES[name]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WITH_COORDINATES)
 def test_by_replica_exchange(name):
     exchange = ReplicaExchange(levels=4)

@@ -31,6 +31,7 @@ def starts(model, strategy, chains, *args):
     return OHMC(model, init_strategy=strategy).prepare(chains, 5, None, *args).values
 
 
+@pytest.mark.long
 def test_chains_begin_at_different_draws():
     draws = {"U": StiefelUniform(4, 2).sample((6,)), "scales": torch.rand(6, 2), "noise": torch.rand(6)}
     values = starts(components, init_to_draws({**draws, "other": torch.zeros(6)}), 6, DATA)
@@ -108,6 +109,7 @@ def test_discrete_sites_are_summed_out_as_ever():
     assert starts(mixture, init_to_guide(guide, torch.ones(5)), 3, torch.ones(5))["mean"].shape == (3,)
 
 
+@pytest.mark.long
 def test_kernels_of_pyro_and_copies():
     guide = AutoNormal(components)
     guide(DATA)

@@ -119,6 +119,7 @@ def test_plates_matrices_and_discrete_sites():
     assert idata.log_likelihood["y"].shape == (8, 100, 5)
 
 
+@pytest.mark.long
 def test_models_that_are_not_written_for_all_draws_at_once():
     def left(y):
         U = pyro.sample("U", StiefelUniform(3, 2))

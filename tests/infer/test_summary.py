@@ -178,6 +178,7 @@ def test_draws_by_kernels_of_pyro_are_aligned(capsys):
     torch.testing.assert_close(mcmc.get_samples(align=True), mcmc.get_samples())
 
 
+@pytest.mark.long
 def test_symmetries_are_found_once_for_a_run(monkeypatch, capsys):
     import pyro_manifold.diagnostics.posterior as module
 
@@ -270,6 +271,7 @@ def singular_values():
     pyro.sample("y", dist.Normal(U * d.unsqueeze(-2) @ V.mT, 0.3).to_event(2), obs=truth)
 
 
+@pytest.mark.long
 def test_rows_of_a_second_factor_are_rotated_with_the_columns_of_the_first(capsys):
     mcmc = MCMC(OHMC(left_and_right), 300, 300, num_chains=4, disable_progbar=True)
     mcmc.run(5)

@@ -26,6 +26,7 @@ def test_ranks_are_uniform(name):
 
 
 @pytest.mark.parametrize("name", long_except(BROKEN, "a short warm-up"))
+@pytest.mark.long
 def test_what_is_broken_is_found_out(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of chains that hardly moved, which is what is asked for

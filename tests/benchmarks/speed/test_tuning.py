@@ -30,6 +30,7 @@ def test_functionals_of_components_do_not_see_their_signs_and_order():
     assert all(torch.allclose(found[name], expected[name]) for name in found)
 
 
+@pytest.mark.long
 def test_a_run_reports_its_gradients_and_its_draws():
     found = measured(Posterior(stretched_langevin(), all_entries), chains=2, warmup=15, draws=10)
     assert found["warmup"] >= 15

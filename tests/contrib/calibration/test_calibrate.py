@@ -144,6 +144,7 @@ def test_planted_faults_are_found(fault):
     assert FAULTS[fault]().alarm
 
 
+@pytest.mark.long
 def test_the_table_describes_a_wrong_prior(capsys):
     result = together(partial(model, spread=0.25), OHMC, Y, simulate=model)
     assert result.alarm
@@ -198,6 +199,7 @@ def test_one_run_of_all_data_sets_shows_its_progress(capsys, hidden):
     assert ("10/10" in capsys.readouterr().err) is not hidden
 
 
+@pytest.mark.long
 def test_failed_fits_are_reported(tmp_path, capsys):
     made = itertools.count()
 

@@ -197,6 +197,7 @@ def test_a_seed_is_a_run_and_so_is_one_that_is_continued(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:No replica")
+@pytest.mark.long
 def test_a_stored_run_continues_bit_for_bit(tmp_path):
     class Stop(Exception):  # noqa: N818
         pass

@@ -198,6 +198,7 @@ def test_sentences(expected, call):
     assert expected in str(error.value)
 
 
+@pytest.mark.long
 def test_hopeless_rejection_gives_up_soon():
     with pytest.raises(RuntimeError, match="no accepted proposal"):
         MatrixLangevin(1000.0 * torch.eye(12, 12)).sample((1,))

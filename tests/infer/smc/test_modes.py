@@ -150,6 +150,7 @@ def two_gaussians():
     pyro.factor("modes", torch.logaddexp(left, right))
 
 
+@pytest.mark.long
 def test_from_modes_particles_have_the_shares_of_the_posterior():
     smc = run(two_gaussians, num_starts=16)
     # The prior is nearly flat over each.

@@ -96,6 +96,7 @@ def test_the_error_of_a_share_of_the_prior_is_stated(share):
 # ---- shards -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_runs_of_shards_do_not_depend_on_the_workers():
     x, y = torch.randn(20, 2), torch.randn(20)
     found = []

@@ -48,6 +48,7 @@ def messages(run):
 
 
 @pytest.mark.filterwarnings("ignore:SVI falls back")
+@pytest.mark.long
 def test_the_remedy_of_the_sentence_leads_to_the_maximum():
     guide = AutoDelta(near_reflection)
     with pytest.warns(UserWarning, match=SENTENCE.format("X")):

@@ -88,6 +88,7 @@ def test_handlers_around_a_step_are_seen():
     assert_mean(2 * scaled, losses.mean(), float(losses.std()) / 50**0.5)
 
 
+@pytest.mark.long
 def test_values_that_are_no_tensors_end_in_pyros_steps():
     def annealed(x, y, power):
         with pyro.poutine.scale(scale=power):

@@ -14,6 +14,7 @@ from pyro_manifold.density import CENTREDNESS
 from pyro_manifold.infer import GHMC, MCMC, OHMC, Tuning
 from pyro_manifold.infer.mcmc.adaptation import Centring
 from tests.infer.mcmc.test_conformance import is_same_state
+from tests.parameters import long_except
 
 
 def funnel():
@@ -36,7 +37,7 @@ def run_of(model, draws=400, warmup=300, kernel=OHMC, chains=4, seed=0, **option
     return mcmc
 
 
-@pytest.mark.parametrize("kernel", [OHMC, GHMC])
+@pytest.mark.parametrize("kernel", long_except([OHMC, GHMC], OHMC))
 def test_a_funnel_is_drawn_to_its_neck(kernel):
     """Moments and both tails of the logarithm of its scale, a normal of standard deviation 3."""
     draws = run_of(funnel, 1500, 400, kernel).get_samples(group_by_chain=True)
@@ -101,6 +102,7 @@ def test_checkpoints_at_any_iteration_of_warm_up():
     assert bool((first.centredness["x"] < 0.5).all())
 
 
+@pytest.mark.long
 def test_a_checkpoint_within_a_window_leads_to_the_same_choice():
     pyro.set_rng_seed(0)
     first = OHMC(funnel).prepare(4, 200, None)
@@ -154,6 +156,7 @@ def test_a_model_that_fails_elsewhere_keeps_its_coordinates(monkeypatch):
     assert mcmc.kernel.centredness == {}
 
 
+@pytest.mark.long
 def test_an_interrupted_choice_is_made_again(monkeypatch):
     """At the end of a window, and the draws are those of a run without an interrupt."""
     expected = run_of(funnel, 20, 200).get_samples(group_by_chain=True)["x"]
@@ -174,6 +177,7 @@ def test_an_interrupted_choice_is_made_again(monkeypatch):
     assert torch.equal(mcmc.get_samples(group_by_chain=True)["x"], expected)
 
 
+@pytest.mark.long
 def test_in_pyros_own_mcmc():
     pyro.set_rng_seed(0)
     mcmc = pyros.MCMC(OHMC(funnel), num_samples=400, warmup_steps=200, disable_progbar=True)

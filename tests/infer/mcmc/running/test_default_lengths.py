@@ -133,6 +133,7 @@ def test_replica_exchange_runs_until_the_goal():
     assert GOAL in mcmc.stopped
 
 
+@pytest.mark.long
 def test_a_stored_run_continues_to_the_goal_and_is_then_complete(tmp_path, monkeypatch):
     monkeypatch.setenv("PYRO_MANIFOLD_NATIVE", "0")  # which begins where enough iterations are planned
 
@@ -188,6 +189,7 @@ def normal(y):
         pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
 
+@pytest.mark.long
 def test_minibatches_without_a_metropolis_step():
     loader = list(torch.randn(40).split(20))
     mcmc = ran(SGHMC(normal, step_size=0.05, num_steps=10), loader, **SHORT)

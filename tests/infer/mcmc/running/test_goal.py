@@ -81,6 +81,7 @@ def axes(y):
         pyro.sample("y", dist.MultivariateNormal(torch.zeros(4), covariance), obs=y)
 
 
+@pytest.mark.long
 def test_columns_known_up_to_signs_and_order_do_not_keep_a_run_going(capsys):
     """Chains begin at the four mirror images of a mode, thousands of nats from each other by the way between them."""
     y = torch.randn(60, 4) * torch.tensor([4.0, 2.0, 0.5, 0.5])
@@ -104,6 +105,7 @@ def normal(y):
         pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
 
+@pytest.mark.long
 def test_a_goal_of_data_in_parts_and_of_sites_that_are_not_kept():
     kernel, loader = OSGHMC(normal, step_size=0.05, num_steps=10), list(torch.randn(40).split(10))
     options = {"num_samples": 20, "warmup_steps": 100, "until": {"ess": 100}, "thinning": 2}

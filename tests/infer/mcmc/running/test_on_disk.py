@@ -74,6 +74,7 @@ def rows(y):
         pyro.sample("y", dist.MultivariateNormal(torch.zeros(4), torch.eye(4) + U @ U.mT), obs=y)
 
 
+@pytest.mark.long
 def test_a_loader_continues_in_the_middle_of_a_pass(tmp_path):
     def run(folder, **options):
         loader = DataLoader(TensorDataset(data()), batch_size=6, shuffle=True)
@@ -261,6 +262,7 @@ def test_memory_does_not_grow_with_draws(tmp_path):
     assert [chunk[0] for chunk in storage._chunks] == [8] * 12 + [4]
 
 
+@pytest.mark.long
 def test_a_goal_looks_at_what_is_stored_and_a_resumed_run_ends_where_the_uninterrupted_one_does(tmp_path):
     until = Until(ess=100, max_samples=2000)
     options = {"until": until, "num_chains": 4, "warmup_steps": 40, "disable_progbar": True}

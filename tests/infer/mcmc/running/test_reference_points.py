@@ -275,6 +275,7 @@ def test_an_unchanged_model_continues(tmp_path, pair):
     assert made(tmp_path, OHMC(after), resume=True).num_samples == 8
 
 
+@pytest.mark.long
 def test_a_change_where_no_chain_is_is_noticed(tmp_path):
     """At the chains' positions both have the same density."""
     wall = types.SimpleNamespace(height=0.0)

@@ -285,6 +285,7 @@ def well_and_badly_known(scale, x, y):
 
 
 @pytest.mark.usefixtures("single_precision")
+@pytest.mark.long
 def test_the_prior_of_an_unidentified_parameter_is_checked_next_to_a_well_identified_one(tmp_path):
     x = torch.randn(2000, generator=torch.Generator().manual_seed(0))
     y = 1.3 * x + 1e-3 * torch.randn(2000, generator=torch.Generator().manual_seed(1))

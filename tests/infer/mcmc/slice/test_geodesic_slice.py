@@ -158,10 +158,8 @@ def test_chains_from_one_point_become_uniform(n, p):
         assert_mean(entry**2, 1 / n)
 
 
-@pytest.mark.parametrize(
-    ("num_chains", "num_samples"),
-    [pytest.param(1, 1000, marks=pytest.mark.long), (16, 200)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("num_chains", "num_samples"), [(1, 1000), (16, 200)])
 def test_flat_sites_of_unlike_scales(num_chains, num_samples):
     """Warm-up learns the scales, from where unconstrained sites begin, which is within 2 of zero.
 

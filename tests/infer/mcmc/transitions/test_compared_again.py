@@ -114,6 +114,7 @@ def test_the_warning_counts_the_iterations_that_may_be_wrong(monkeypatch):
     assert "The 50 iterations (30 of sampling) since it was built may be wrong" in said
 
 
+@pytest.mark.long
 def test_a_chain_that_is_sent_back_at_the_threshold(monkeypatch):
     """Energies beyond are so high that no chain gets there; the ends of trajectories are compared."""
     high = operators._elementwise(f"(v_exp({{0}}) + spread(1e9) * truth({{0}} > spread({THRESHOLD})))")
@@ -177,6 +178,7 @@ def test_comparisons_change_no_draw(monkeypatch):
 
 
 @pytest.mark.usefixtures("_broken_exponential")
+@pytest.mark.long
 def test_a_resumed_run_leaves_the_code_at_the_same_iteration():
     run, other = (natively(SGLD(wide, step_size=0.3, num_steps=5)) for _ in range(2))
     assert not said_in(run, 3, at_the_end=False)
