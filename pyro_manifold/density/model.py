@@ -175,12 +175,7 @@ def target_from_model(
             or by ``potential_fn``, if sites or their shapes depend on values. Observed sites may come and go,
             unless Pyro sums sites out.
     """
-    prepared = WithoutValidation()(TrueSupports()(StartInSupport()(ComputePointMasses()(model))))
-    program: Callable[[], Any] = partial(prepared, *args, **(kwargs or {}))
-    run = partial(_initial_trace, init_strategy=init_strategy)
-    trace = first_trace(program, run, arguments_by_name(model, args, kwargs or {}))
-    program = FixedStructure(program, Prototype.of(trace))
-    plates = drawn_plates(trace)
+    program, trace, plates = _program_of(model, args, kwargs or {}, init_strategy)
     if plates and not subsample:
         name, (size, drawn) = next(iter(plates.items()))
         raise NotImplementedError(
@@ -190,41 +185,23 @@ def target_from_model(
     check_subsampled(trace, plates)
     if max_plate_nesting is None and has_improper(trace):  # which Pyro could not draw from to find it
         max_plate_nesting = plate_nesting(trace)
-    first = {name: torch.arange(drawn) for name, (_, drawn) in plates.items()}
-    if plates:
-        program = Subsample(first)(program)
-
-    def prepare(site_transforms: Mapping[str, Transform] | None) -> Any:
-        pyros = partial(
-            initialize_model,
-            PlatesUntraced()(program),
-            transforms=site_transforms,
-            max_plate_nesting=max_plate_nesting,
-            init_strategy=init_strategy,
-            initial_params={},  # initial values are found later, for all chains
-        )
-        with pyro.validation_enabled(False):
-            return _elsewhere_if_it_fails(pyros)
-
+    by_pyro = partial(_by_pyro, program, max_plate_nesting=max_plate_nesting, init_strategy=init_strategy)
     # Pyro takes transforms for all sites or for none, so a first pass finds the sites.
-    _, _, automatic, prototype = prepare(None)
-    chosen = dict(transforms or {})
-    unknown = sorted(set(chosen) - set(automatic))
+    _, _, automatic, prototype = by_pyro(None)
+    given = transforms or {}
+    unknown = sorted(set(given) - set(automatic))
     if unknown:
         raise ValueError(f"transforms names {unknown}, but the model's sites are {sorted(automatic)}.")
-    manifolds = {}
-    for name in sorted(automatic):  # a model may make its sites in another order in each process, from a set
-        manifold = manifold_of(prototype.nodes[name]["fn"].support)
-        if manifold is not None and name not in chosen:
-            manifolds[name] = manifold
-            chosen[name] = identity_transform
+    # A model may make its sites in another order in each process, from a set.
+    spaces = {name: manifold_of(prototype.nodes[name]["fn"].support) for name in sorted(set(automatic) - set(given))}
+    manifolds = {name: manifold for name, manifold in spaces.items() if manifold is not None}
     dependent = dependent_supports(program, trace.nodes, automatic)
-    refuse_dependent(set(chosen) & set(dependent), "a given transform does not follow")
-    chosen |= dict.fromkeys(dependent, identity_transform)
-    _, potential_fn, site_transforms, _ = prepare({**automatic, **chosen})
-    unconstrained = {name: t for name, t in site_transforms.items() if name not in manifolds}
-    for name in transforms or {}:
+    refuse_dependent({*given, *manifolds} & set(dependent), "a given transform does not follow")
+    kept = dict.fromkeys([*manifolds, *dependent], identity_transform)
+    _, potential_fn, site_transforms, _ = by_pyro({**automatic, **given, **kept})
+    for name in given:
         _check_transform(name, site_transforms[name], prototype.nodes[name])
+    unconstrained = {name: t for name, t in site_transforms.items() if name not in manifolds}
     joint = None
     if dependent:
         potential_fn = partial(with_supports, potential_fn, dependent)
@@ -232,7 +209,6 @@ def target_from_model(
         joint = JointTransform(program, shapes, {name: t for name, t in unconstrained.items() if name not in shapes})
         unconstrained |= {name: Separately(name) for name in dependent}
     potential_fn = partial(unchecked, potential_fn)
-    minibatch_of = partial(_same, Minibatch(with_subsample(potential_fn), plates)) if plates else None
     again = partial(
         target_from_model,
         *(model, args, kwargs),
@@ -243,7 +219,7 @@ def target_from_model(
     )
     nodes = {name: prototype.nodes[name] for name in manifolds}
     options: dict[str, Any] = {
-        "minibatch_of": minibatch_of,
+        "minibatch_of": partial(_same, Minibatch(with_subsample(potential_fn), plates)) if plates else None,
         "again": again,
         "joint": joint,
         "log_measures": {
@@ -252,6 +228,46 @@ def target_from_model(
         "unbounded_angles": possible_angles(prototype.nodes, unconstrained),
     }
     return ModelTarget(potential_fn, manifolds, unconstrained, program, init_strategy, **options)
+
+
+def _program_of(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    init_strategy: Callable[..., Any],
+) -> tuple[Callable[[], Any], poutine.Trace, dict[str, tuple[int, int]]]:
+    """Return the model as a function without arguments, its first trace, and the plates that draw a part of the data.
+
+    The function has the sites of the first trace at every call, and the first elements of those plates.
+    """
+    prepared = WithoutValidation()(TrueSupports()(StartInSupport()(ComputePointMasses()(model))))
+    program: Callable[[], Any] = partial(prepared, *args, **kwargs)
+    run = partial(_initial_trace, init_strategy=init_strategy)
+    trace = first_trace(program, run, arguments_by_name(model, args, kwargs))
+    program = FixedStructure(program, Prototype.of(trace))
+    plates = drawn_plates(trace)
+    if plates:
+        program = Subsample({name: torch.arange(drawn) for name, (_, drawn) in plates.items()})(program)
+    return program, trace, plates
+
+
+def _by_pyro(
+    program: Callable[[], Any],
+    site_transforms: Mapping[str, Transform] | None,
+    max_plate_nesting: int | None,
+    init_strategy: Callable[..., Any],
+) -> Any:
+    """Return initial values, potential, transforms and trace as `initialize_model` of Pyro makes them."""
+    pyros = partial(
+        initialize_model,
+        PlatesUntraced()(program),
+        transforms=site_transforms,
+        max_plate_nesting=max_plate_nesting,
+        init_strategy=init_strategy,
+        initial_params={},  # initial values are found later, for all chains
+    )
+    with pyro.validation_enabled(False):
+        return _elsewhere_if_it_fails(pyros)
 
 
 def _same(minibatch: Minibatch, _: Batch) -> Minibatch:
