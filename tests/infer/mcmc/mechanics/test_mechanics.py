@@ -5,9 +5,7 @@ import math
 import pytest
 import torch
 
-from problems.monte_carlo import STANDARD_ERRORS, deviation
 from problems.phase_space import (
-    OneWay,
     System,
     WrongColumnMomentum,
     WrongDrift,
@@ -21,7 +19,6 @@ from problems.phase_space import (
     spread_masses,
     tangent_basis,
 )
-from problems.targets import LANGEVIN
 from pyro_manifold.infer.mcmc.mechanics import (
     CayleyMechanics,
     ColumnMechanics,
@@ -29,10 +26,7 @@ from pyro_manifold.infer.mcmc.mechanics import (
     GeodesicMechanics,
     Metric,
     State,
-    Trajectory,
-    reversed_in_time,
 )
-from pyro_manifold.infer.mcmc.transitions import Executable, choose
 from pyro_manifold.manifolds import Sphere, Stiefel
 
 MECHANICS = {"Cayley": CayleyMechanics(), "geodesic": GeodesicMechanics(Stiefel()), "columns": ColumnMechanics()}
@@ -181,45 +175,6 @@ def test_momentum_of_flat_blocks_has_the_distribution_of_the_kinetic_energy(inve
     assert torch.allclose(whitened.mT @ whitened / len(draws), torch.eye(3), atol=5 * math.sqrt(2 / len(draws)))
 
 
-def vectorised_langevin(target, mechanics, iterations=80, step_size=0.25, num_steps=6):
-    F = torch.as_tensor(target.F)
-    n, p = F.shape
-    masses = {("X",): spread_masses(mechanics, p)}
-    system = System(langevin_bingham(F, torch.zeros(n, n), torch.zeros(p, p)), {("X",): mechanics}, masses)
-    state = system.state({("X",): Stiefel().random_point(500, n, p)})
-    draws, acceptance = system.sample(state, step_size, num_steps, iterations=iterations, burn_in=40)
-    return target.statistic(draws[("X",)]), acceptance
-
-
-@pytest.mark.parametrize(
-    ("mechanics", "name"),
-    [
-        (MECHANICS["Cayley"], "V(3,2)"),
-        pytest.param(MECHANICS["columns"], "V(3,2)", marks=pytest.mark.long),
-        *(pytest.param(mechanics, "V(10,4)", marks=pytest.mark.long) for mechanics in MECHANICS.values()),
-    ],
-)
-def test_distribution_of_many_chains(mechanics, name):
-    """500 chains of 80 draws: a standard error near 0.01, where the end-to-end tests have 0.05."""
-    draws, _ = vectorised_langevin(LANGEVIN[name], mechanics)
-    assert abs(deviation(draws, *LANGEVIN[name].expectation())) < STANDARD_ERRORS
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "mechanics",
-    [
-        WrongEnergy(),
-        pytest.param(WrongMomentum(), marks=pytest.mark.long),
-        pytest.param(WrongGeodesicEnergy(Stiefel()), marks=pytest.mark.long),
-    ],
-)
-def test_the_test_of_distributions_can_fail_though_acceptance_is_high(mechanics):
-    draws, acceptance = vectorised_langevin(LANGEVIN["V(3,2)"], mechanics, iterations=200)
-    assert acceptance > 0.7
-    assert abs(deviation(draws, *LANGEVIN["V(3,2)"].expectation())) > 10
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("mechanics", [CayleyMechanics(), ColumnMechanics()])
 def test_a_hundred_thousand_steps_stay_on_the_manifold(mechanics):
@@ -255,7 +210,7 @@ def test_single_precision_stays_on_the_manifold_when_restored_once_a_trajectory(
     assert worst < 1e-5
 
 
-# ---- times and masses of each chain, velocities, momenta that persist -------------------------------------------
+# ---- times and masses of each chain, velocities, refreshed momenta ------------------------------------------------
 
 
 def kinds():
@@ -365,107 +320,3 @@ def test_refreshing_in_part_keeps_the_distribution_and_that_share(mechanics):
     identity = torch.eye(len(basis))
     assert torch.allclose(after.mT @ after / draws, identity, rtol=0, atol=error)
     assert torch.allclose(before.mT @ after / draws, persistence * identity, rtol=0, atol=error)
-
-
-class WithoutReversal(Trajectory):
-    """A rejected chain goes on in the direction in which it was rejected."""
-
-    def finish(self, *args):
-        after, found = super().finish(*args)
-        return choose(found["accepted"], after, reversed_in_time(after)), found
-
-
-def persistent_langevin(mechanics, kind=Trajectory):
-    """Steps so long that half is rejected: then what becomes of the momentum decides."""
-    target = LANGEVIN["V(3,2)"]
-    F = torch.as_tensor(target.F)
-    masses = {("X",): spread_masses(mechanics, 2)}
-    system = System(langevin_bingham(F, torch.zeros(3, 3), torch.zeros(2, 2)), {("X",): mechanics}, masses)
-    system.trajectory = Executable(kind(system.mechanics), lambda batch: system.potential)
-    state = system.state({("X",): Stiefel().random_point(1000, 3, 2)})
-    draws, acceptance = system.sample(state, 1.4, 1, iterations=150, burn_in=50, persistence=0.9)
-    return target.statistic(draws[("X",)]), acceptance
-
-
-@pytest.mark.parametrize(
-    "mechanics",
-    [MECHANICS["Cayley"], *(pytest.param(MECHANICS[name], marks=pytest.mark.long) for name in ("geodesic", "columns"))],
-)
-def test_distribution_with_persistent_momenta(mechanics):
-    draws, acceptance = persistent_langevin(mechanics)
-    assert acceptance < 0.9
-    assert abs(deviation(draws, *LANGEVIN["V(3,2)"].expectation())) < STANDARD_ERRORS
-
-
-def test_without_reversal_persistent_momenta_draw_from_another_distribution():
-    draws, _ = persistent_langevin(CayleyMechanics(), WithoutReversal)
-    assert abs(deviation(draws, *LANGEVIN["V(3,2)"].expectation())) > 10
-
-
-# ---- masses of columns ------------------------------------------------------------------------------------------
-
-
-def test_one_mass_for_all_columns_is_the_kinetic_energy_of_cayley_and_its_flow_up_to_third_order():
-    columns, cayley, inverse_mass = ColumnMechanics(), CayleyMechanics(), torch.tensor([0.6])
-    X = Stiefel().random_point(5, 7, 3)
-    metrics = Metric.from_inverse_mass(inverse_mass.expand(1, 4)), Metric.from_inverse_mass(inverse_mass)
-    r = cayley.draw_momentum(X, metrics[1])
-    assert torch.allclose(columns.kinetic_energy(X, r, metrics[0]), cayley.kinetic_energy(X, r, metrics[1]))
-    assert torch.allclose(columns.velocity(X, r, metrics[0]), cayley.velocity(X, r, metrics[1]))
-    errors = []
-    for time in (0.02, 0.01):
-        pairs = zip(columns.drift(X, r, metrics[0], time), cayley.drift(X, r, metrics[1], time), strict=True)
-        errors.append(max(float((a - b).abs().max()) for a, b in pairs))
-    assert 7 < errors[0] / errors[1] < 9
-
-
-def test_a_single_column_moves_as_cayley_moves_it():
-    X, inverse_masses = Stiefel().random_point(3, 5, 1), torch.tensor([0.3, 1.0, 2.0])
-    both = Metric.from_inverse_mass(inverse_masses[:, None].expand(3, 2)), Metric.from_inverse_mass(inverse_masses)
-    r = CayleyMechanics().draw_momentum(X, both[1])
-    for moved, expected in zip(
-        ColumnMechanics().drift(X, r, both[0], 0.7), CayleyMechanics().drift(X, r, both[1], 0.7), strict=True
-    ):
-        assert torch.allclose(moved, expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(("n", "p"), [(3, 2), (4, 3), (7, 3), (30, 5)])
-def test_the_drift_of_columns_keeps_rotations_tangency_and_orthogonality(n, p):
-    """W = rXᵀ - Xrᵀ is the momentum of X → QX, under which K does not change; K itself is kept up to third order."""
-    mechanics, X = ColumnMechanics(), Stiefel().random_point(6, n, p)
-    metric = Metric.from_inverse_mass(torch.rand(6, p + 1) + 0.2)
-    r = mechanics.draw_momentum(X, metric)
-    errors = []
-    for time in (0.5, 0.02, 0.01):
-        moved, momentum = mechanics.drift(X, r, metric, time)
-        before, after = (b @ a.mT - a @ b.mT for a, b in ((X, r), (moved, momentum)))
-        assert torch.allclose(after, before, rtol=0, atol=1e-12)
-        assert torch.allclose(Stiefel().tangent_projection(moved, momentum), momentum, rtol=0, atol=1e-12)
-        assert Stiefel().membership_error(moved).max() < 1e-12
-        change = mechanics.kinetic_energy(moved, momentum, metric) - mechanics.kinetic_energy(X, r, metric)
-        errors.append(float(change.abs().max()))
-    assert errors[1] / errors[2] > 7
-
-
-def test_flows_in_one_order_only_are_not_reversible():
-    X = Stiefel().random_point(4, 5, 2)
-    metric = Metric.from_inverse_mass(torch.tensor([[0.5, 1.5, 1.0]]))
-    r = ColumnMechanics().draw_momentum(X, metric)
-    for mechanics, reversible in ((ColumnMechanics(), True), (OneWay(), False)):
-        moved, momentum = mechanics.drift(X, r, metric, 0.3)
-        back, _ = mechanics.drift(moved, -momentum, metric, 0.3)
-        assert torch.allclose(back, X, rtol=0, atol=1e-12) == reversible
-
-
-@pytest.mark.long
-def test_each_chain_of_columns_with_masses_of_its_own_has_the_same_distribution():
-    """500 chains, their inverse masses spread over a factor of ten."""
-    target = LANGEVIN["V(4,3), full F"]
-    F = torch.as_tensor(target.F)
-    system = System(
-        langevin_bingham(F, torch.zeros(4, 4), torch.zeros(3, 3)), {("X",): ColumnMechanics()}, {("X",): torch.ones(4)}
-    )
-    system.metrics = {("X",): Metric.from_inverse_mass(10 ** -torch.rand(500, 4))}
-    state = system.state({("X",): Stiefel().random_point(500, 4, 3)})
-    draws, _ = system.sample(state, 0.5, 6, iterations=200, burn_in=50)
-    assert abs(deviation(target.statistic(draws[("X",)]), *target.expectation())) < STANDARD_ERRORS
