@@ -71,7 +71,9 @@ PARTS = {
     "lengths_series": Part(LENGTHS, f"speed.tuning.lengths --published --only '{SERIES}'"),
     "lengths_matrices": Part(LENGTHS, f"speed.tuning.lengths --published --only '{MATRICES}'"),
     "low_rank": Part("understand/ohmc.md", "speed.tuning.low_rank"),
+    "one_chain": Part("understand/ohmc.md", "speed.tuning.one_chain"),
     "drift": Part("understand/ohmc.md", "speed.drift"),
+    "sparse_inputs": Part("gallery/sparse_inputs.md", "speed.sparse_inputs"),
     "stochastic_steps": Part("understand/stochastic_gradients.md", "speed.stochastic_gradients"),
 }
 

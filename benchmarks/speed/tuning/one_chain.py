@@ -79,8 +79,8 @@ STUDY = Study(
     },
     problems=problems,
     run=run,
-    seeds=(0, 1, 2, 3, 4, 5, 6, 7),
-    options={"sizes": option((500, 2000), "warm-up and draws"), "all": switch("all published posteriors")},
+    seeds=(0, 1, 2, 3, 4),
+    options={"sizes": option((500, 1000), "warm-up and draws"), "all": switch("all published posteriors")},
 )
 
 main = STUDY.main

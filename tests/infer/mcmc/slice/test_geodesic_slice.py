@@ -172,7 +172,7 @@ def test_flat_sites_of_unlike_scales(num_chains, num_samples):
         pyro.sample("positive", dist.Gamma(3.0, 1.5))
 
     kernel = GeodesicSlice(model)
-    samples = draw(kernel, num_samples, 300, num_chains).get_samples(group_by_chain=True)
+    samples = draw(kernel, num_samples, 500, num_chains).get_samples(group_by_chain=True)
     assert_mean(samples["narrow"], 0.1)
     assert_mean(samples["wide"], 300.0)
     assert_mean((samples["wide"] - 300.0) ** 2, 1e4)
