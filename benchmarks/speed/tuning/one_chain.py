@@ -5,9 +5,10 @@
 
 Effective sizes are the smallest bulk size of the functionals of a posterior, and that of its log density, per chain.
 Those of four chains are estimated for each chain by itself, and averaged: an estimate by one chain sees less than one
-by four.
+by four. A single run tells little, since such estimates vary by factors; ratios are those of means over all seeds.
 """
 
+import math
 import statistics
 import warnings
 
@@ -61,8 +62,18 @@ def run(posterior, method, seed, arguments):
     return {**one, **{f"{name} of four": value for name, value in four.items()}}
 
 
-def ratio(name):
-    return spread(lambda run: run[name] / run[f"{name} of four"], ".2f")
+def ratio(*names):
+    """Cell with the ratio of means over runs of one chain to those of four, of the first figure by the second."""
+
+    def cell(runs):
+        means = {
+            (name, chains): statistics.fmean(run[name + chains] for run in runs)
+            for name in names for chains in ("", " of four")
+        }  # fmt: skip
+        first, *others = (means[name, ""] / means[name, " of four"] for name in names)
+        return f"{first / math.prod(others):.2f}"
+
+    return cell
 
 
 STUDY = Study(
@@ -71,6 +82,7 @@ STUDY = Study(
     columns={
         "ESS of one": spread("ess", ".0f"),
         "ratio": ratio("ess"),
+        "for each step": ratio("ess", "steps"),
         "of the log density": ratio("density"),
         "steps": ("steps", ".1f"),
         "steps of four": ("steps of four", ".1f"),
