@@ -40,7 +40,7 @@ def agreement(samples: Mapping[str, Tensor], symmetry: Symmetry, of: str = "chai
     if bool(r_hat.isnan().all()):
         if any(bool(varies(x.flatten(2) if x.dim() > 2 else x.unsqueeze(-1)).any()) for x in known):
             return f"There are too few draws to compare {of} on {invariants}."
-        return f"On {invariants} {of} agree exactly."
+        return f"All draws of {invariants} are equal."
     return (
         f"R-hat of {invariants} is at most {float(r_hat[~r_hat.isnan()].max()):.3f}, and their effective sample size "
         f"at least {_smallest(sizes):.0f}."

@@ -103,7 +103,7 @@ def test_divergences_come_before_several_modes():
 def test_too_few_draws_are_no_agreement():
     symmetry = Symmetry("signs", ("U",))
     assert agreement({"U": torch.randn(1, 5, 3, 2)}, symmetry).startswith("There are too few draws to compare chains")
-    assert agreement({"U": torch.ones(4, 50, 3, 2)}, symmetry) == "On the invariants chains agree exactly."
+    assert agreement({"U": torch.ones(4, 50, 3, 2)}, symmetry) == "All draws of the invariants are equal."
 
 
 def test_nothing_is_reported_where_symmetries_cannot_be_evaluated(capsys):
