@@ -73,7 +73,7 @@ PARTS = {
     "low_rank": Part("understand/ohmc.md", "speed.tuning.low_rank"),
     "one_chain": Part("understand/ohmc.md", "speed.tuning.one_chain"),
     "drift": Part("understand/ohmc.md", "speed.drift"),
-    "sparse_inputs": Part("gallery/sparse_inputs.md", "speed.sparse_inputs"),
+    "sparse_inputs": Part("gallery/sparse_inputs.md", "speed.sparse_inputs --only Branin --seeds 0"),
     "stochastic_steps": Part("understand/stochastic_gradients.md", "speed.stochastic_gradients"),
 }
 

@@ -9,6 +9,8 @@ then by NumPyro. These rows have its settings; NumPyro has others as well, and i
 smallest bulk size of the mean and of the logarithms of all other numbers, of all chains.
 """
 
+import math
+
 from benchmarks.estimates import summary
 from benchmarks.measure import Setting, measure_apart
 from benchmarks.problems.sparse_inputs import PROBLEMS
@@ -46,7 +48,7 @@ STUDY = Study(
     heads=("function", "sampler"),
     columns={
         "ESS": spread("ess", ".0f"),
-        "R-hat": largest("rhat", ".3f"),
+        "R-hat": lambda runs: "–" if math.isnan(runs[0]["rhat"]) else largest("rhat", ".3f")(runs),  # of one chain
         "s": ("seconds", ".1f"),
         "CPU s": ("cpu_seconds", ".1f"),
         "compiling": ("compiling", ".1f"),
