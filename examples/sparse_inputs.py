@@ -7,7 +7,7 @@ follows from
     1 / ℓ_i² = τ λ_i,   τ ~ HalfCauchy(0.1),   λ_i ~ HalfCauchy(1).
 
 BoTorch fits this model by NUTS: until its release 0.17 by that of Pyro, since then by that of NumPyro. `fit` does it by
-`OHMC`, and so without JAX.
+`OHMC`, for both.
 
     python -m examples.sparse_inputs --output results
 
