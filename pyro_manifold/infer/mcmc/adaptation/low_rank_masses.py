@@ -29,7 +29,7 @@ _WEIGHT_OF_IDENTITY = 0.01  # in draws: more would make long directions look sho
 _LEAST_CORRELATION = 0.63
 """Smallest correlation of draws and gradients along an eigenvector, which is 1 for a Gaussian, for any number of draws.
 In general it estimates 1/√(Var x · Var ∇U), for E[x ∇U] = 1. In a funnel, whose neck requires other masses than its
-mouth, it is 0.1 to 0.45, and with directions chains would get stuck in the neck."""
+mouth, that is 0.1 to 0.45, and with directions chains would get stuck in the neck."""
 
 _KURTOSIS = 8.0
 """Largest kurtosis of gradients along an eigenvector: 3 for a Gaussian, up to 7 for regressions and latent time series,
