@@ -25,10 +25,6 @@ def problems(arguments):
     return published()
 
 
-def methods(arguments, posterior):
-    return {"pathfinder": None}
-
-
 def exact_draws(posterior, arguments):
     """Draws of all sites by OHMC, ``{site: (chains, draws, ...)}``."""
     mcmc = MCMC(OHMC(posterior.model), arguments.draws, 500, num_chains=8, disable_progbar=True)
@@ -84,7 +80,7 @@ def run(posterior, method, seed, arguments):
 
 STUDY = Study(
     text=__doc__,
-    heads=("posterior", "method"),
+    heads=("posterior",),
     columns={
         "k̂": spread("khat", ".2f"),
         "k̂ of its moments": lambda runs: f"{np.median([run['moments'] for run in runs]):.2f}".replace("nan", "–"),
@@ -93,7 +89,6 @@ STUDY = Study(
         "CPU s": ("seconds", ".1f"),
     },
     problems=problems,
-    methods=methods,
     run=run,
     seeds=(0, 1, 2),
     options={"draws": option(500, "draws of each of OHMC's eight chains")},

@@ -11,7 +11,7 @@ from examples import sparse_inputs
 
 
 def functionals(draws):
-    """The mean of the process, and logarithms of all that is positive."""
+    """Return the mean of the process, and logarithms of all that is positive."""
     return all_entries({site: x if site == "mean" else x.log() for site, x in draws.items() if site != "relevance"})
 
 
@@ -19,6 +19,10 @@ class SparseInputs(NamedTuple):
     """A function of which ten inputs are given, in the form that `benchmarks.peers` asks for."""
 
     function: str
+
+    @property
+    def name(self):
+        return f"{self.function} of ten inputs"
 
     @property
     def data(self):
@@ -55,4 +59,4 @@ class SparseInputs(NamedTuple):
         return {name: value.numpy() for name, value in functionals(tensors).items()}
 
 
-PROBLEMS = {f"{function} of ten inputs": SparseInputs(function) for function in sparse_inputs.FUNCTIONS}
+PROBLEMS = {problem.name: problem for problem in map(SparseInputs, sparse_inputs.FUNCTIONS)}

@@ -35,8 +35,8 @@ def methods(arguments, problem):
 def run(problem, method, seed, arguments):
     peer, chains, options = method
     row = Setting("", peer, chains, *arguments.sizes, {**options, "seed": seed})
-    name = f"{problem.function} of ten inputs"
-    values, figures = measure_apart("benchmarks.problems.sparse_inputs:PROBLEMS", name, row, 1, arguments.limit)
+    problems = "benchmarks.problems.sparse_inputs:PROBLEMS"
+    values, figures = measure_apart(problems, problem.name, row, 1, arguments.limit)
     if values is None:
         return figures
     found = summary(values)

@@ -126,14 +126,12 @@ class LowRankEstimator(InverseMassEstimator):
             return self._without_directions(inverse_mass)
         scales = inverse_mass.sqrt()
         draws, gradients = (torch.stack(values, 1) for values in zip(*self._states, strict=True))
-        draws, gradients = draws / scales, gradients * scales
-        spread, curvature = (_within_chains(values) for values in (draws, gradients))
-        values, vectors = torch.linalg.eigh(geometric_mean(spread, curvature))
+        draws, gradients = _centred(draws / scales), _centred(gradients * scales)
+        values, vectors = torch.linalg.eigh(geometric_mean(_covariance(draws), _covariance(gradients)))
         outside, usual = _far_from_others(values, self._count)
         used = (values[outside] / usual).log().abs() > math.log(_FAR_FROM_ONE)
-        used &= (_correlations(draws, gradients, vectors).min() > _LEAST_CORRELATION) & (
-            _kurtosis(gradients, vectors).max() < _KURTOSIS
-        )
+        along, slopes = draws @ vectors, gradients @ vectors
+        used &= (_correlations(along, slopes).min() > _LEAST_CORRELATION) & (_kurtosis(slopes).max() < _KURTOSIS)
         left = values.scatter(0, outside, torch.where(used, usual, values[outside]))
         if not bool(used.any()) or (self._optional and not _worthwhile(values, left)):
             return self._without_directions(inverse_mass)
@@ -161,27 +159,29 @@ def _worthwhile(values: Tensor, left: Tensor) -> bool:
     return float(before.sqrt()) > _MANY_STEPS and float((before / after).sqrt()) > _FEWER_STEPS
 
 
-def _within_chains(values: Tensor) -> Tensor:
-    """Return the covariance of ``(chains, iterations, size)`` within chains, shrunk slightly towards the identity.
+def _centred(values: Tensor) -> Tensor:
+    """Return ``(chains, iterations, size)`` without the means of chains, ``(chains · iterations, size)``."""
+    return (values - values.mean(1, keepdim=True)).flatten(0, 1)
+
+
+def _covariance(centred: Tensor) -> Tensor:
+    """Return the covariance of centred rows, shrunk slightly towards the identity.
 
     One that is not finite is replaced by the identity: gradients overflow far away.
     """
-    centred = (values - values.mean(1, keepdim=True)).flatten(0, 1)
-    identity = torch.eye(values.shape[-1], dtype=values.dtype, device=values.device)
+    identity = torch.eye(centred.shape[-1], dtype=centred.dtype, device=centred.device)
     found = (centred.mT @ centred + _WEIGHT_OF_IDENTITY * identity) / (len(centred) + _WEIGHT_OF_IDENTITY)
     return torch.where(found.isfinite().all(), found, identity)
 
 
-def _kurtosis(values: Tensor, vectors: Tensor) -> Tensor:
-    """Return the kurtosis within chains of ``(chains, iterations, size)`` along each column of vectors."""
-    centred = (values - values.mean(1, keepdim=True)).flatten(0, 1) @ vectors
+def _kurtosis(centred: Tensor) -> Tensor:
+    """Return the kurtosis of each column."""
     return centred.pow(4).mean(0) / centred.square().mean(0).square()
 
 
-def _correlations(draws: Tensor, gradients: Tensor, vectors: Tensor) -> Tensor:
-    """Return the correlation within chains of draws and gradients along each column of vectors."""
-    x, g = ((values - values.mean(1, keepdim=True)).flatten(0, 1) @ vectors for values in (draws, gradients))
-    return (x * g).mean(0) / (x.square().mean(0) * g.square().mean(0)).sqrt()
+def _correlations(x: Tensor, y: Tensor) -> Tensor:
+    """Return the correlation of each centred column of x with that of y."""
+    return (x * y).mean(0) / (x.square().mean(0) * y.square().mean(0)).sqrt()
 
 
 def _far_from_others(values: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -55,7 +55,7 @@ def test_a_step_size_that_is_saved_continues_the_same():
 
 @pytest.mark.long
 def accepted(step_size, chains):
-    """Mean acceptance probability of chains whose energy errors are normal, 0.9 at a step size of 1."""
+    """Return the mean acceptance probability of chains whose energy errors are normal, 0.9 at a step size of 1."""
     spread = 0.252 * step_size**2
     return float((-(spread**2 / 2 + spread * torch.randn(chains))).exp().clamp(max=1).mean())
 
