@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
-from pyro_manifold.compiled.native import distances, layers
+from pyro_manifold.compiled.native import distances
 from pyro_manifold.compiled.native.activations import ACTIVATIONS
 from pyro_manifold.compiled.native.operators import OPERATORS
 from pyro_manifold.compiled.tracing import cumulative_product
@@ -47,6 +47,17 @@ def _stack(tensors: list[Tensor], dim: int = 0) -> Tensor:
     return torch.cat([x.unsqueeze(dim) for x in tensors], dim)
 
 
+def _split(x: Tensor, size: int, dim: int = 0) -> tuple[Tensor, ...]:
+    return x.split(size, dim)
+
+
+def _variance_and_mean(
+    x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    correction = 1 if correction is None else correction
+    return x.var(dim, correction=correction, keepdim=keepdim), x.mean(dim, keepdim=keepdim)
+
+
 def _pseudo_inverse(
     x: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False
 ) -> Tensor:
@@ -75,12 +86,14 @@ _WITHOUT_IMPORTS: dict[Any, Callable[..., Any]] = {
     _ATEN.native_layer_norm.default: _layer_norm,
     _ATEN.softplus.default: _softplus,
     _ATEN.stack.default: _stack,
+    _ATEN.unsafe_split.Tensor: _split,
+    _ATEN.var_mean.correction: _variance_and_mean,
 }
 """Operators frequent in densities; torch's decompositions import its compiler, which takes a second, or sympy."""
 
-_OF_IMAGES = ("pool", "upsample", "replication_pad")
-"""Parts of the names of operators without native code, like convolutions: networks of images are sampled as graphs of
-torch, whose libraries are faster for them, and torch's decompositions of these import its compiler."""
+_OF_NETWORKS = ("pool", "upsample", "replication_pad", "batch_norm", "group_norm")
+"""Parts of the names of operators without native code, like convolutions: such networks are sampled as graphs of torch,
+whose libraries are faster for them, and torch's decompositions of these import its compiler."""
 
 
 @cache
@@ -91,7 +104,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         for operator, function in decomposition_table.items()
         if isinstance(operator, OpOverload)
         and operator.__name__.split(".")[0] not in OPERATORS
-        and not any(part in operator.__name__ for part in _OF_IMAGES)
+        and not any(part in operator.__name__ for part in _OF_NETWORKS)
         and not operator._schema.is_mutable
     }
-    return of_torch | _WITHOUT_IMPORTS | layers.TABLE | distances.TABLE
+    return of_torch | _WITHOUT_IMPORTS | distances.TABLE

@@ -18,7 +18,7 @@ from pyro_manifold.compiled.native import UnsupportedOperatorError, source_of
 from pyro_manifold.density import BatchedPotential
 from tests.compiled.native.cases import Case
 from tests.compiled.native.distributions import DISTRIBUTIONS, MATRICES
-from tests.compiled.native.layers import CONVOLUTIONS, LAYERS, POOLING, RESIZING
+from tests.compiled.native.layers import CONVOLUTIONS, LAYERS, NORMS, POOLING, RESIZING
 from tests.compiled.native.loops import in_torch, loop_of, native_function
 from tests.compiled.native.random_densities import energy_and_gradient
 
@@ -32,6 +32,7 @@ BRANCH = {
 """Distributions that branch on values of sites: they have no graph, and chains run one after the other."""
 
 NO_OPERATOR = {
+    "Bilinear": "_trilinear",
     "CTCLoss": "_ctc_loss",
     "EmbeddingBag": "_embedding_bag",
     "MultiLabelMarginLoss": "multilabel_margin_loss",
@@ -40,10 +41,11 @@ NO_OPERATOR = {
     "grid_sample": "grid_sampler_2d_backward",
     **dict.fromkeys(CONVOLUTIONS, "convolution"),
     **dict.fromkeys((*POOLING, "LocalResponseNorm"), "pool"),
+    **{name: "(batch|group)_norm" for name in NORMS if name.startswith(("Batch", "Instance", "Group"))},
     **{name: "upsample" for name in RESIZING if name.startswith("Ups")},
     **{name: "replication_pad" for name in RESIZING if name.startswith("Replication")},
 }
-"""Operators without native code: those of images, whose networks are faster in torch, and some that are rare."""
+"""Operators without native code: those of large networks, which are faster in torch, and some that are rare."""
 
 WITHOUT = {**dict.fromkeys(BRANCH, r"branches on, or calls .item\(\) on, a latent value"), **NO_OPERATOR}
 
