@@ -1,6 +1,6 @@
 """Constructs that tracing does not support, and the warning of their cost."""
 
-BRANCHES_ON_A_VALUE = "the model branches on, or calls .item() on, a latent value"
+BRANCHES_ON_A_VALUE = "it branches on, or calls .item() on, a latent value or an input"
 
 
 class NotTraced(UserWarning):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.distributions import Distribution
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
@@ -37,7 +38,7 @@ def trace(
         ValueError: if the function needs a Python number that depends on its inputs, as for a branch on values.
     """
     graph_of = recorded if recorder_works() else by_make_fx
-    with _PlainFunctions(), _plain_attention(example):
+    with _PlainFunctions(), _plain_attention(example), _without_validation():
         return graph_of(function, example, decompositions or {})
 
 
@@ -101,6 +102,17 @@ def by_make_fx(
 def _plain_attention(example: tuple[Tensor, ...]) -> AbstractContextManager[None]:
     """Select attention by products and softmax on CPUs: `torch.vmap` would loop over the fused operator."""
     return sdpa_kernel(SDPBackend.MATH) if all(not value.is_cuda for value in example) else nullcontext()
+
+
+@contextmanager
+def _without_validation() -> Iterator[None]:
+    """Turn off the validation of distributions that are constructed meanwhile: it branches on values."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 def unrecorded() -> AbstractContextManager[object]:

@@ -46,10 +46,10 @@ class Vectorised(Verified):
         labels: names in reports of differences.
 
     Attributes:
-        of_one_row: the graph of one row; None if there is none.
+        graph: the graph of one row; None if there is none.
     """
 
-    of_one_row: GraphModule | None = None
+    graph: GraphModule | None = None
     _trace: GraphModule | None = None
 
     def __init__(
@@ -89,6 +89,11 @@ class Vectorised(Verified):
             if self.attempt(backend, build, points, rows=rows, failure=None if subject is None else failure):
                 break
 
+    @property
+    def of_one_row(self) -> FlatFunction:
+        """The graph of one row, with the gradients that the function computes; if there is none, the function."""
+        return self._of_one if self.graph is None else self.graph
+
     def row(self, number: int, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Return the inputs of one row: its own, and the common ones."""
         return [*[value[number] for value in inputs[: self._own]], *inputs[self._own :]]
@@ -121,8 +126,8 @@ class Vectorised(Verified):
         one = [value.clone() for value in self.row(0, inputs)]
         graph = self._trace = self._graph_of(one)
         if not folded:
-            self.of_one_row = run([DEAD_CODE], graph)
-            return vmapped(self.of_one_row, self._dimensions)
+            self.graph = run([DEAD_CODE], graph)
+            return vmapped(self.graph, self._dimensions)
         try:
             return self._of_all_rows(graph, inputs)
         except RuntimeError:
@@ -137,7 +142,7 @@ class Vectorised(Verified):
         return run(WITHOUT_STRIDES, trace(lambda *values: self._of_one(*values), *one))
 
     def _of_all_rows(self, graph: GraphModule, inputs: Sequence[Tensor]) -> FlatFunction:
-        self.of_one_row = graph
+        self.graph = graph
         rows, on_cpu, own = len(inputs[0]), inputs[0].device.type == "cpu", self._own
         batch = min(rows, _rows_at_a_time(graph)) if on_cpu else rows
 

@@ -140,7 +140,7 @@ class BatchedPotential:
     @property
     def of_one_chain(self) -> FlatFunction | None:
         """The graph of energy and gradients of one chain; None if there is none."""
-        return self.graph.of_one_row
+        return self.graph.graph
 
     @property
     def operators(self) -> int:

@@ -2,6 +2,7 @@
 
 from pyro_manifold.compiled.native.bisect import wrong_operator_of
 from pyro_manifold.compiled.native.carried import reusing
+from pyro_manifold.compiled.native.compilation import compile_loop, compile_sum
 from pyro_manifold.compiled.native.compiler import (
     NoCompilerError,
     compiled,
@@ -11,7 +12,7 @@ from pyro_manifold.compiled.native.compiler import (
 )
 from pyro_manifold.compiled.native.decompositions import decompositions
 from pyro_manifold.compiled.native.emit import Loop, source_of
-from pyro_manifold.compiled.native.loop import NativeLoop, OutsideArrayError, compile_loop, compile_sum
+from pyro_manifold.compiled.native.loop import NativeLoop, OutsideArrayError
 from pyro_manifold.compiled.native.matrices import each_matrix, part_of
 from pyro_manifold.compiled.native.operators import ELEMENTWISE, OPERATORS, Operator, mapped
 from pyro_manifold.compiled.native.outlining import shared_statements

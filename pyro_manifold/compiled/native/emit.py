@@ -87,7 +87,9 @@ class GraphWriter:
         name = operator_name(node)
         if name not in OPERATORS:
             is_random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-            advice = ", which draws random numbers: the functions of a kernel draw them in noise" if is_random else ""
+            advice = (
+                ", which draws random numbers: make them an input (a kernel draws them in noise)" if is_random else ""
+            )
             raise UnsupportedOperatorError(f"the operator {name}{advice}")
         arguments = [self._value_of(argument) for argument in node.args]
         options = {key: self._value_of(option) for key, option in node.kwargs.items() if key not in _OF_MEMORY}

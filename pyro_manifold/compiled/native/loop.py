@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
-from pyro_manifold.compiled.native.carried import reusing
 from pyro_manifold.compiled.native.compiler import compiled, is_checked
-from pyro_manifold.compiled.native.decompositions import decompositions
 from pyro_manifold.compiled.native.emit import Loop, Source, source_of
 from pyro_manifold.compiled.native.row_programs import rows_source_of
 from pyro_manifold.compiled.native.values import NoSpeedupError, Shape, UnsupportedOperatorError
-from pyro_manifold.compiled.passes import folded_graph
-
-FlatStep = Callable[..., list[Tensor]]
-"""Function from tensors of one chain, ``(1, ...)``, to others."""
 
 _VECTOR_BYTES = 64 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 32
 _LARGEST_ARRAYS = 2**25
@@ -123,12 +118,16 @@ class NativeLoop:
         """
         if not isinstance(steps, int) or steps < 0:
             raise ValueError(f"steps={steps!r} of a compiled loop, expected an integer ≥ 0.")
-        inputs = tuple(value if value.is_contiguous() else value.contiguous() for value in inputs)
-        self._check_inputs(inputs)
+        try:
+            inputs = tuple(value if value.is_contiguous() else value.contiguous() for value in inputs)
+            self._check_inputs(inputs)
+            strides = self._strides(inputs)
+        except (AttributeError, IndexError):  # a check of its own would cost as much as a small loop
+            check_rows("a compiled loop", inputs)
+            raise
         outputs = self._empty()
         if self._chains:
-            given, taken = _pointers(inputs), _pointers(outputs)
-            self._run(self._chains, steps, given, self._strides(inputs), taken, *self._constant_pointers)
+            self._run(self._chains, steps, _pointers(inputs), strides, _pointers(outputs), *self._constant_pointers)
             self._check_accesses()
         return outputs
 
@@ -219,72 +218,13 @@ class NativeLoop:
         return self._strides_of[lengths]
 
 
-def compile_loop(
-    begin: FlatStep,
-    step: FlatStep,
-    end: FlatStep,
-    carried: int,
-    example: Sequence[Tensor],
-    chains: int,
-    shared: Iterable[int] = (),
-) -> NativeLoop:
-    """Compile a loop of all chains.
-
-    Args:
-        begin: function from inputs to the state, followed by values that are kept for the end.
-        step: function from inputs and the state to the next state.
-        end: function from inputs, kept values and the last state to the outputs.
-        carried: number of tensors in a state.
-        example: inputs, ``(chains or 1, ...)``.
-        chains: number of chains.
-        shared: indices of the inputs that are always the same for all chains; these may be used as indices.
-
-    Raises:
-        UnsupportedOperatorError, NoSpeedupError, NoCompilerError: if it cannot be compiled.
-    """
-    shared = list(shared)
-    one = [value[:1].clone() for value in example]
-    with torch.no_grad():
-        begun = [value.clone() for value in begin(*one)]
-    state, kept = begun[:carried], begun[carried:]
-    if len(state) < carried or any(not 0 <= number < len(example) for number in shared):
-        raise ValueError(
-            f"compile_loop: carried={carried} and shared={list(shared)}, expected at most the {len(begun)} tensors "
-            f"that begin returns, and indices of the {len(example)} inputs."
-        )
-    found = Loop(
-        _graph(begin, *one),
-        _graph(step, *one, *state),
-        _graph(end, *one, *kept, *[value.clone() for value in state]),
-        carried,
-        frozenset(shared),
-    )
-    return NativeLoop(reusing(found), example, chains)
-
-
-def compile_sum(function: FlatStep, example: Sequence[Tensor], chains: int, shared: Iterable[int] = ()) -> NativeLoop:
-    """Compile a function of one chain whose outputs are summed over chains; call it with 0 steps.
-
-    Args:
-        function: function from tensors of one chain, ``(1, ...)``, to others.
-        example: inputs, ``(chains or 1, ...)``.
-        chains: number of chains.
-        shared: indices of the inputs that are always the same for all chains; these may be used as indices.
-
-    Raises:
-        UnsupportedOperatorError, NoSpeedupError, NoCompilerError: if it cannot be compiled.
-    """
-    one = [value[:1].clone() for value in example]
-    nothing = _graph(lambda *values: [], *one)
-    end = _graph(function, *one)
-    every = frozenset(range(len(end.graph.output_node().args[0])))  # type: ignore[arg-type]
-    return NativeLoop(Loop(nothing, nothing, end, 0, frozenset(shared), every), example, chains)
-
-
-def _graph(function: FlatStep, *example: Tensor) -> fx.GraphModule:
-    """Return the graph of a function in operators of the table."""
-    with torch.no_grad():
-        return folded_graph(function, *example, decompositions=decompositions())
+def check_rows(name: str, values: Sequence[Any]) -> None:
+    """Raise ValueError for a value that is no tensor with a dimension of chains."""
+    for number, value in enumerate(values):
+        if not isinstance(value, Tensor) or not value.dim():
+            raise ValueError(
+                f"{name}: input {number} is {value!r}, expected a tensor (chains or 1, ...), as is torch.tensor([0.1])."
+            )
 
 
 def _source_of(loop: Loop, shapes: Sequence[Shape], dtype: torch.dtype, chains: int) -> tuple[int, Source]:

@@ -229,7 +229,9 @@ class Executable(Generic[S, T]):
             return [value.clone() if any(value is x for x in values) else value for value in found]
 
         shared = range(len(example) - batches, len(example))
-        return compile_loop(begin, step, end, len(carried), example, chains, shared)
+        return compile_loop(
+            begin, step, end, len(carried), example, chains, shared, compared=0
+        )  # compared with batches
 
 
 def _with_steps(settings: T, num_steps: int) -> T:
