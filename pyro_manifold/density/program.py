@@ -64,6 +64,13 @@ class Program:
     loader: Iterable[Any] | None = None
     options: ModelOptions = ModelOptions()
 
+    def __post_init__(self) -> None:
+        if not callable(self.model) or not isinstance(self.args, tuple | list) or not isinstance(self.kwargs, Mapping):
+            raise ValueError(
+                f"Program: model is a {type(self.model).__name__}, args a {type(self.args).__name__} and kwargs a "
+                f"{type(self.kwargs).__name__}, expected a function, a tuple and a dictionary: Program(model, (y,))."
+            )
+
     def __call__(self) -> Any:
         """Run the model.
 

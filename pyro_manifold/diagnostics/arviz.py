@@ -144,7 +144,8 @@ def _with_notes(found: Any, notes: Notes) -> Any:
 
 def _by_chain(group: str, draws_of: Mapping[str, Any] | None, chains: int, draws: int) -> Group:
     if draws_of is not None and not isinstance(draws_of, Mapping):
-        raise ValueError(f"{group}={draws_of!r}, expected draws, {{site: tensor}}.")
+        hint = f"; MCMC.to_inferencedata({group}=True) draws them" if group == "posterior_predictive" else ""
+        raise ValueError(f"{group}={draws_of!r}, expected draws, {{site: tensor}}{hint}.")
     grouped = {}
     for name, value in (draws_of or {}).items():
         value = torch.as_tensor(value)

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pyro
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
-from pyro_manifold.density import Sites, Target
+from pyro_manifold.density import Program, Sites, Target
+from pyro_manifold.manifolds import Manifold
+
+
+def latent_sites(target: Target) -> set[str]:
+    """Return the names of the sites with a density, without those that are functions of them."""
+    return {*target.manifolds, *target.transforms}
 
 
 def as_in_model(target: Target, draws: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -23,10 +31,11 @@ def as_in_model(target: Target, draws: Mapping[str, Tensor]) -> Mapping[str, Ten
         Traceback (most recent call last):
         ValueError: draws of 'U' are off the Stiefel manifold by 3.0e+00
     """
-    missing = sorted({*target.manifolds, *target.transforms} - set(draws))
+    missing = sorted(latent_sites(target) - set(draws))
     if missing:
         raise ValueError(
-            f"there are no draws of {missing}, which the model samples (save_params may have left them out)"
+            f"there are no draws of {missing}, which the model samples (save_params may have left them out, or their "
+            "data are missing: Program(model, (y,)))"
         )
     values = _values(target)
     for name, like in values.items():
@@ -41,7 +50,15 @@ def as_in_model(target: Target, draws: Mapping[str, Tensor]) -> Mapping[str, Ten
             raise ValueError(f"draws of '{name}' are off the {type(manifold).__name__} manifold by {error:.1e}")
     if all(draws[name].dtype == like.dtype for name, like in values.items()):
         return draws
-    return {name: value.to(values[name].dtype) if name in values else value for name, value in draws.items()}
+    return {name: _in_dtype_of(values.get(name), value, target.manifolds.get(name)) for name, value in draws.items()}
+
+
+def _in_dtype_of(like: Tensor | None, value: Tensor, manifold: Manifold | None) -> Tensor:
+    if like is None or value.dtype == like.dtype:
+        return value
+    value = value.to(like.dtype)
+    # Points of float32 are off the manifold by more than rounding in float64.
+    return value if manifold is None else manifold.restoration(value)
 
 
 def _values(target: Target) -> Sites:
@@ -51,3 +68,27 @@ def _values(target: Target) -> Sites:
             return target.values(target.draw())
     except Exception:  # a model can fail in any way, and this is to explain another failure
         return {}
+
+
+def check_bounds(program: Program, draws: Mapping[str, Tensor]) -> None:
+    """Raise ValueError if draws are beyond the bounds of a site's support, as those of unconstrained space are.
+
+    Supports that depend on other sites, or have no bounds, are not checked; those without have other shapes in
+    unconstrained space, except for the real numbers.
+    """
+    target = program.target
+    names = sorted(set(target.transforms) - set(target.dependent))
+    with pyro.validation_enabled(False):
+        nodes = program.trace({name: draws[name][0, 0] for name in latent_sites(target)}).nodes
+    for name in names:
+        support = nodes[name]["fn"].support
+        while isinstance(support, constraints.independent):
+            support = support.base_constraint
+        low, high = getattr(support, "lower_bound", -torch.inf), getattr(support, "upper_bound", torch.inf)
+        value = draws[name]
+        outside = int(((value < low) | (value > high)).sum())  # a bound itself may be reached by rounding
+        if outside:
+            raise ValueError(
+                f"{outside} of {value.numel()} values of '{name}' are outside of its support, {support} (are they of "
+                "unconstrained space?)"
+            )

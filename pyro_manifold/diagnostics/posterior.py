@@ -16,36 +16,14 @@ from torch import Tensor
 
 from pyro_manifold.density import Program, Target
 from pyro_manifold.diagnostics.aligned import align_draws
-from pyro_manifold.diagnostics.difference_from_model import as_in_model
+from pyro_manifold.diagnostics.deterministic import deterministic_by_chain
+from pyro_manifold.diagnostics.difference_from_model import as_in_model, check_bounds, latent_sites
+from pyro_manifold.diagnostics.joined import common_names, common_program, joined_values
+from pyro_manifold.diagnostics.notes import NO_NOTES, Notes, joined_notes
 from pyro_manifold.diagnostics.symmetries import symmetries
 from pyro_manifold.diagnostics.symmetry_of_columns import Symmetry
 
 Unit = Literal["chains", "runs"]
-
-
-@dataclass(frozen=True)
-class Notes:
-    """Results of a sampler besides draws and statistics.
-
-    Attributes:
-        entries: further entries of `MCMC.diagnostics`, such as those of replica exchange.
-        lines: further lines below the table of `MCMC.summary`.
-        num_superchains: number of groups of chains with a common initial value, for nested R-hat.
-        chain_length: number of successive draws of `SMC` that are states of one chain; None for independent draws.
-        relative_variance: of the evidence of all runs.
-        from_prior: whether runs began at the prior, so that their log density can be compared with that of chains.
-        levels: statistics of the levels of `SMC`, ``{name: (runs, levels)}``.
-        attributes: attributes of the group ``sample_stats`` in ArviZ.
-    """
-
-    entries: Mapping[str, Any] = field(default_factory=dict)
-    lines: Sequence[str] = ()
-    num_superchains: int | None = None
-    chain_length: int | None = None
-    relative_variance: float = 0.0
-    from_prior: bool = False
-    levels: Mapping[str, Tensor] = field(default_factory=dict)
-    attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,7 +55,7 @@ class Posterior:
     draws: Mapping[str, Tensor]
     statistics: Mapping[str, Tensor] = field(default_factory=dict)
     program: Program | None = None
-    notes: Notes = Notes()
+    notes: Notes = NO_NOTES
     unit: Unit = "chains"
     density: Target | None = None
     known: Sequence[Symmetry] | None = None
@@ -122,8 +100,7 @@ class Posterior:
         """
         if isinstance(source, Mapping):
             found = cls({name: _as_tensor(name, value) for name, value in source.items()}, program=program)
-            _check_of_arrays(found, foreign=not all(isinstance(value, Tensor) for value in source.values()))
-            return found
+            return _checked(found, "Posterior.of", foreign=not all(isinstance(x, Tensor) for x in source.values()))
         if program is not None:
             raise ValueError("Posterior.of: program is for draws by name; a run or Posterior has its own.")
         if isinstance(source, Posterior):
@@ -146,7 +123,10 @@ class Posterior:
 
         Raises:
             ValueError: without parts, or for parts with other sites, shapes, models or arguments, for parts without
-                draws, or for chains together with runs of `SMC`.
+                draws, for draws that do not fit the model of the others, or for chains together with runs of `SMC`.
+
+        Warns:
+            UserWarning: if divergences of one part are left out with their statistic.
         """
         parts = [parts] if isinstance(parts, Posterior) else list(parts)
         others = [type(part).__name__ for part in parts if not isinstance(part, Posterior)]
@@ -157,14 +137,41 @@ class Posterior:
             raise ValueError(
                 "Posterior.concat: chains and runs of SMC cannot be joined: pass the latter as particles= of modes."
             )
-        program, length = _common_program(parts), min(part.length for part in parts)
-        draws = {name: _joined(name, [part.draws for part in parts], length) for name in _names(parts)}
+        program, length = common_program([part.program for part in parts]), min(part.length for part in parts)
+        if program is not None:
+            parts = [part.of_model(program) for part in parts]
+        draws = {
+            name: joined_values(name, [part.draws for part in parts], length)
+            for name in common_names([part.draws for part in parts])
+        }
         if not length and draws:
             raise ValueError("Posterior.concat: one of the parts has no draws: leave it out.")
         shared = [name for name in parts[0].statistics if all(name in part.statistics for part in parts)]
-        statistics = {name: _joined(name, [part.statistics for part in parts], length) for name in shared}
+        statistics = {name: joined_values(name, [part.statistics for part in parts], length) for name in shared}
+        divergences = sum(part.divergences for part in parts)
+        if divergences and "diverging" not in statistics:
+            without = sum("diverging" not in part.statistics for part in parts)
+            warnings.warn(
+                f"Posterior.concat: {divergences} divergences are no longer counted, since {without} of {len(parts)} "
+                "parts have no statistic 'diverging'.",
+                stacklevel=2,
+            )
         known = parts[0].known if all(part.known == parts[0].known for part in parts) else None
-        return cls(draws, statistics, program, _joined_notes(parts), parts[0].unit, parts[0].density, known)
+        return cls(
+            draws,
+            statistics,
+            program,
+            joined_notes([part.notes for part in parts]),
+            parts[0].unit,
+            parts[0].density,
+            known,
+        )
+
+    def of_model(self, program: Program) -> Posterior:
+        """Return the draws with a model, if they have none, after comparing them with its sites."""
+        if self.program is not None or self.density is not None:
+            return self
+        return _checked(replace(self, program=program), "Posterior.concat", foreign=False)
 
     @classmethod
     def of_guide(cls, guide: Callable[..., Any], program: Program, length: int = 1000) -> Posterior:
@@ -244,8 +251,8 @@ class Posterior:
     def _target(self) -> Target | None:
         return self.density if self.program is None else self.program.target
 
-    def _why_without_density(self) -> str:
-        """Describe why the density of these draws cannot be evaluated."""
+    def without_density(self) -> str:
+        """Return why the density of these draws cannot be evaluated, as a clause."""
         try:
             target = self._target()
         except Exception as error:  # a model can fail in any way
@@ -261,6 +268,9 @@ class Posterior:
     def aligned(self) -> Posterior:
         """Return the draws aligned by the symmetries of the posterior, as in ``get_samples(align=True)``.
 
+        Deterministic sites among the draws are those of the aligned draws; draws by names that the model does not have
+        stay as they are.
+
         Only sites with a symmetry are read from the files of a stored run; others are read on access as before.
 
         Raises:
@@ -271,7 +281,7 @@ class Posterior:
         """
         if self.symmetries is None:
             raise ValueError(
-                f"align: the symmetries of this posterior are not known, since {self._why_without_density()}. Draws of "
+                f"align: the symmetries of this posterior are not known, since {self.without_density()}. Draws of "
                 "a single site can be aligned by pyro_manifold.diagnostics.align_signs, align_signs_and_permutations "
                 "or align_rotations."
             )
@@ -282,7 +292,19 @@ class Posterior:
         finite = [each for each in self.symmetries if not set(each.names) & set(left)]
         aligned = align_draws(draws, finite).draws if self.length else draws
         others: Any = self.draws  # read on access
-        return replace(self, draws=ChainMap(aligned, others), known=self.symmetries)
+        found = ChainMap(aligned, others)
+        return replace(self, draws=ChainMap(self.functions_of(found), *found.maps), known=self.symmetries)
+
+    def functions_of(self, draws: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return those deterministic sites that are among the draws, at other draws of the model's sites."""
+        if self.program is None or not self.length:
+            return {}
+        latent = latent_sites(self.program.target)
+        names = set(draws) - latent
+        if not names:
+            return {}
+        found = deterministic_by_chain(self.program, {name: draws[name] for name in latent})
+        return {name: value for name, value in found.items() if name in names}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling; symmetries are found again in a copy, with its model."""
@@ -301,6 +323,8 @@ def found_symmetries(target_of: Callable[[], Target | None], samples: Mapping[st
         if target is None:
             return None
         samples = as_in_model(target, samples)
+        latent = latent_sites(target)
+        samples = {name: value for name, value in samples.items() if name in latent}
         found = symmetries(target, {name: value.flatten(0, 1) for name, value in samples.items()})
         return [each for each in found if all(bool(samples[name].isfinite().all()) for name in each.names)]
     except Exception:  # a model can fail in any way; the table is then shown without symmetries
@@ -327,20 +351,24 @@ def of_pyro(mcmc: Any) -> Posterior:
     return Posterior(samples, statistics, program, Notes({"acceptance_rate": rates} if rates else {}))
 
 
-def _check_of_arrays(posterior: Posterior, *, foreign: bool) -> None:
-    """Check what other programs may do otherwise: the order of dimensions, and sites, shapes and supports."""
+def _checked(posterior: Posterior, where: str, *, foreign: bool) -> Posterior:
+    """Return draws of another program in the dtypes of the model; check dimensions, sites, shapes and supports."""
     if foreign and posterior.chains > max(1, posterior.length):
         warnings.warn(
             f"There are more chains ({posterior.chains}) than draws ({posterior.length}): expected arrays "
             "(chains, draws, ...); for one chain, value[None].",
             stacklevel=4,
         )
-    if posterior.program is not None:
-        target = posterior.program.target
-        try:
-            as_in_model(target, posterior.draws)
-        except ValueError as error:
-            raise ValueError(f"Posterior.of: {error}, expected the draws of program's model.") from None
+    if posterior.program is None:
+        return posterior
+    target = posterior.program.target
+    try:
+        draws = as_in_model(target, posterior.draws)
+        if posterior.length:
+            check_bounds(posterior.program, draws)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}, expected the draws of program's model.") from None
+    return replace(posterior, draws=draws)
 
 
 def _as_tensor(name: str, value: Any) -> Tensor:
@@ -364,38 +392,3 @@ def _check_supports(draws: Mapping[str, Tensor], program: Program) -> None:
                 f"Posterior.of_guide: draws of '{name}' are outside of its support in the model, {support}: take a "
                 "guide with the same support."
             )
-
-
-def _common_program(parts: Sequence[Posterior]) -> Program | None:
-    programs = [part.program for part in parts if part.program is not None]
-    if not programs:
-        return None
-    first, *others = programs
-    for other in others:
-        if other.model is not first.model or (other is not first and other.fingerprints() != first.fingerprints()):
-            raise ValueError("Posterior.concat: the parts are of different models or data, expected the same for all.")
-    return first
-
-
-def _joined_notes(parts: Sequence[Posterior]) -> Notes:
-    """Return the notes on the precision of particles; the relative variance is that of a mean over parts."""
-    notes = [part.notes for part in parts]
-    variance = sum(each.relative_variance for each in notes) / len(notes) ** 2
-    lengths = [each.chain_length for each in notes if each.chain_length is not None]
-    from_prior = all(each.from_prior for each in notes)
-    return Notes(chain_length=max(lengths, default=None), relative_variance=variance, from_prior=from_prior)
-
-
-def _names(parts: Sequence[Posterior]) -> list[str]:
-    names = [sorted(part.draws) for part in parts]
-    if any(each != names[0] for each in names):
-        raise ValueError(f"Posterior.concat: the parts have the sites {names}, expected the same for all.")
-    return list(parts[0].draws)
-
-
-def _joined(name: str, parts: Sequence[Mapping[str, Tensor]], length: int) -> Tensor:
-    values = [part[name][:, part[name].shape[1] - length :] for part in parts]
-    if len({value.shape[2:] for value in values}) > 1:
-        shapes = [tuple(value.shape[2:]) for value in values]
-        raise ValueError(f"Posterior.concat: '{name}' has the shapes {shapes}, expected the same for all parts.")
-    return torch.cat(values)

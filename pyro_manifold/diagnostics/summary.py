@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pyro_manifold.diagnostics.aligned import align_draws
 from pyro_manifold.diagnostics.divergences import divergence_advice
@@ -41,7 +42,11 @@ def _aligned(posterior: Posterior, prob: float, max_rows: int | None) -> tuple[s
     """Return the table of aligned draws, with a sentence before it if chains disagree, and the lines below it."""
     samples, symmetries, superchains = posterior.draws, posterior.symmetries, posterior.notes.num_superchains
     aligned = align_draws(samples, symmetries or [])
-    text = table(aligned.draws, prob, superchains, _MOST_ROWS if max_rows is None else max_rows)
+    functions = posterior.functions_of(aligned.draws) if symmetries else {}
+    draws: Any = aligned.draws
+    if functions:
+        samples, draws = {**samples, **functions}, {**draws, **functions}
+    text = table(draws, prob, superchains, _MOST_ROWS if max_rows is None else max_rows)
     if not samples:
         return text, []
     first = not_finite(samples)
@@ -50,7 +55,7 @@ def _aligned(posterior: Posterior, prob: float, max_rows: int | None) -> tuple[s
             samples, symmetries or [], posterior.log_density, superchains, posterior.unit, posterior.divergences
         )
         if first is not None and symmetries is None:
-            first += " Draws are compared as they are: symmetries are not known without the density of the model."
+            first += f" Draws are compared as they are: symmetries are not known, since {posterior.without_density()}."
     text = text if first is None else f"{first}\n{text}"
     if symmetries is None:
         return text, []

@@ -196,7 +196,7 @@ def _checked(posterior_samples: Any) -> Any:
     if not isinstance(posterior_samples, Mapping):
         raise ValueError(
             f"Predictive: posterior_samples={posterior_samples!r}, expected a dictionary of draws by site, such as "
-            "mcmc.get_samples()."
+            "mcmc.get_samples(), or the flat of a Posterior."
         )
     samples = {name: torch.as_tensor(x) if isinstance(x, np.ndarray) else x for name, x in posterior_samples.items()}
     for name, value in samples.items():

@@ -210,7 +210,7 @@ def test_draws_in_float32_are_aligned_by_a_model_in_float64():
     """As those of programs that compute in float32."""
     draws = Stiefel().random_point(4, 25, 3, 1).float()
     aligned = Posterior.of({"U": draws}, Program(line)).aligned().draws["U"]
-    assert aligned.dtype == torch.float32
+    assert aligned.dtype == torch.float64
     assert ((aligned == draws) | (aligned == -draws)).all()
     assert (aligned.sum((0, 1)).norm() > draws.sum((0, 1)).norm()).all()
 
