@@ -24,6 +24,9 @@ class Manifold(ABC):
     shape_in_words: str = "any"
     """Description of the event shapes of its points, for messages."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     @abstractmethod
     def dimension(self, *shape: int) -> int:
         """Return the number of degrees of freedom of a point with this event shape."""

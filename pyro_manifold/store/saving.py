@@ -30,7 +30,7 @@ class Saved:
         """
         check_entries(saved, self.changing, type(self).__name__)
         for name in self.changing:
-            setattr(self, name, restored(getattr(self, name), saved[name], name))
+            setattr(self, name, restored(getattr(self, name), saved[name], f"{type(self).__name__}.{name}"))
 
 
 def check_entries(saved: Serialisable, names: Iterable[str], owner: str) -> None:
@@ -77,7 +77,7 @@ def restored(like: Any, saved: Serialisable, name: str) -> Any:
             found = f"{saved.dtype} {tuple(saved.shape)}" if isinstance(saved, Tensor) else repr(saved)
             raise ValueError(
                 f"The saved '{name}' is {found}, but this run has {like.dtype} {tuple(like.shape)}: restore into a run "
-                "of the same model, data and number of chains."
+                "of the same model, data and number of chains (a tensor named in 'changing' keeps its shape and dtype)."
             )
         return saved.to(like.device, copy=True)
     if isinstance(like, dict | tuple):

@@ -246,7 +246,7 @@ class Kernel(MCMCKernel):
         if self._run is None:
             raise RuntimeError(
                 f"{type(self).__name__} has no run in this process: call MCMC.run or kernel.setup first (each shard "
-                "has its own run)."
+                "has its own run, and Pyro's own MCMC discards that of a chain at its end)."
             )
         return self._run
 

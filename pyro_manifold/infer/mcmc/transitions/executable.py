@@ -20,6 +20,7 @@ from pyro_manifold.infer.mcmc.transitions.states import (
     PureTransition,
     S,
     Statistics,
+    Unchanged,
     check_returns,
     num_steps_of,
     unbound,
@@ -56,6 +57,7 @@ class Executable(Generic[S, T]):
         self.step = StepGraph(transition, density)
         self.graph, self.fixed_cost = Verified(self._flat, "steps", 1), 1.0
         self._loop: NativeLoop | None = None
+        self._is_checked = False
 
     def __call__(self, state: S, settings: T, random: torch.Generator) -> tuple[S, Statistics]:
         """Run one iteration."""
@@ -75,13 +77,16 @@ class Executable(Generic[S, T]):
         return self.graph.backend == "native" and self._settings.fits(_with_steps(settings, 0))
 
     def _eagerly(self, state: S, settings: T, noise: Noise, batch: Batch) -> tuple[S, Statistics]:
-        begun = self.transition.begin(state, settings, noise)
-        check_returns(self.transition, "begin", begun, "a tuple of two trees, carried and kept")
+        transition, unchanged = self.transition, None if self._is_checked else Unchanged(state)
+        begun = transition.begin(state, settings, noise)
+        check_returns(transition, "begin", begun, "a tuple of two trees, carried and kept", unchanged=unchanged)
         moved = self.step.repeated(begun[0], settings, noise, batch)
-        check_returns(self.transition, "step", moved, f"a {type(begun[0]).__name__}, as begin does", begun[0])
-        ended = self.transition.finish(moved, begun[1], settings, noise)
-        check_returns(self.transition, "finish", ended, "a tuple of the next state and statistics")
-        check_returns(self.transition, "finish", ended[0], f"a {type(state).__name__} as the next state", state)
+        like = f"a {type(begun[0]).__name__}, as begin does"
+        check_returns(transition, "step", moved, like, begun[0], unchanged=unchanged)
+        ended = transition.finish(moved, begun[1], settings, noise)
+        check_returns(transition, "finish", ended, "a tuple of the next state and statistics", unchanged=unchanged)
+        self._is_checked = True
+        check_returns(transition, "finish", ended[0], f"a {type(state).__name__} as the next state", state)
         return ended
 
     # ---- batched iterations -------------------------------------------------------------------------

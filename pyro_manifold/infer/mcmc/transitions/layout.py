@@ -92,5 +92,7 @@ def refuse_manifold(name: str, manifold: Manifold, known: list[str]) -> NoReturn
     where = f"on {sorted(known)}" if known else "in unconstrained space"
     raise ValueError(
         f"Site '{name}' is on {manifold!r}, but this kernel moves {where}: pass a transform to unconstrained space, "
-        f"such as transforms={{'{name}': HouseholderTransform(n, p).inv}} for n×p orthonormal matrices."
+        f"such as transforms={{'{name}': HouseholderTransform(n, p).inv}} for n×p orthonormal matrices; for a manifold "
+        f"of your own, a subclass of the kernel with manifold_mechanics = {{{type(manifold).__name__}: "
+        f"GeodesicMechanics({type(manifold).__name__}())}}."
     )

@@ -112,12 +112,38 @@ def num_steps_of(settings: Any) -> int:
 
 
 def with_step_sizes(settings: Any, energy: Tensor) -> Any:
-    """Return settings with the step size as a tensor ``(chains,)``, in the dtype and on the device of energies."""
+    """Return settings with the step size, if any, as a tensor ``(chains,)``, in dtype and on device of energies."""
+    if not hasattr(settings, "step_size"):
+        return settings
     step_size = torch.as_tensor(settings.step_size, dtype=energy.dtype, device=energy.device)
     return settings._replace(step_size=step_size.expand(energy.shape))
 
 
-def check_returns(transition: object, function: str, value: Any, expected: str, like: Any = None) -> None:
+class Unchanged:
+    """Check that a function changes no tensor of a state in place, by the version counters of torch."""
+
+    def __init__(self, state: Any) -> None:
+        self._tensors = [x for x in optree.tree_leaves(state) if isinstance(x, Tensor) and not x.is_inference()]
+        self._versions = [x._version for x in self._tensors]
+
+    def check(self, transition: object, function: str) -> None:
+        """Raise ValueError if a tensor was changed since the state was noted."""
+        if [x._version for x in self._tensors] != self._versions:
+            raise ValueError(
+                f"{type(transition).__name__}.{function} changes a tensor of the state in place, as `x += y` does, "
+                "expected new tensors: x = x + y."
+            )
+
+
+def check_returns(
+    transition: object,
+    function: str,
+    value: Any,
+    expected: str,
+    like: Any = None,
+    *,
+    unchanged: Unchanged | None = None,
+) -> None:
     """Raise an error unless a function of a transition returns a pair, or a tree of the same kind as another.
 
     Args:
@@ -126,10 +152,13 @@ def check_returns(transition: object, function: str, value: Any, expected: str, 
         value: what it returned.
         expected: what it should return, in words.
         like: a tree of the expected kind; None for a pair.
+        unchanged: the state, which the function must not have changed in place.
 
     Raises:
         ValueError: if it returns something else; the message names the function.
     """
+    if unchanged is not None:
+        unchanged.check(transition, function)
     fits = type(value) is tuple and len(value) == 2 if like is None else type(value) is type(like)
     if not fits:
         raise ValueError(
