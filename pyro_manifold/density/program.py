@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from pyro import poutine
+from pyro.infer.autoguide import AutoGuide
 from pyro.infer.autoguide.initialization import init_to_uniform
 from torch import Tensor
 from torch.distributions import Transform
@@ -33,6 +34,15 @@ class ModelOptions:
     max_plate_nesting: int | None = None
     init_strategy: Callable[..., Any] = init_to_uniform
     subsample: bool = False
+
+    def __post_init__(self) -> None:
+        nesting = self.max_plate_nesting
+        if nesting is not None and (not isinstance(nesting, int) or isinstance(nesting, bool) or nesting < 0):
+            raise ValueError(f"max_plate_nesting={nesting!r}, expected a number of plates, 0 or more, or None.")
+        if self.transforms is not None and not isinstance(self.transforms, Mapping):
+            raise ValueError(f"transforms={self.transforms!r}, expected a dictionary by site.")
+        if not callable(self.init_strategy):
+            raise ValueError(f"init_strategy={self.init_strategy!r}, expected a function such as init_to_sample.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +80,8 @@ class Program:
                 f"Program: model is a {type(self.model).__name__}, args a {type(self.args).__name__} and kwargs a "
                 f"{type(self.kwargs).__name__}, expected a function, a tuple and a dictionary: Program(model, (y,))."
             )
+        if isinstance(self.model, AutoGuide):
+            raise ValueError(f"the model is a guide, {type(self.model).__name__}, expected the model that it is for.")
 
     def __call__(self) -> Any:
         """Run the model.

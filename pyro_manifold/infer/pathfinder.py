@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pyro_manifold.diagnostics import (
     Posterior,
     SamplerWarning,
     check_flag,
+    deterministic_values,
     smoothed_weights,
     summarise,
     to_inferencedata,
@@ -40,6 +42,11 @@ _AT_ONCE = 10  # points of each path that are evaluated at once
 _COMPARED = 30  # draws by which the two Gaussians of a path are compared
 _MOST_EXACT = 200  # degrees of freedom
 _CLOSE = 3.0  # nats; of paths whose bounds are lower by more there are no draws
+_BARRIER = 1.0  # nats between two paths, below which both have found the same mode
+_BETWEEN = 8  # points at which a barrier is sought; even, since the middle of antipodes has no nearest point
+_NEARLY_EQUAL = 0.9  # effective fraction of weights above which the shape of their tail does not matter
+_FAR = {torch.float64: 1e10, torch.float32: 1e5}  # in unconstrained space, for improper posteriors
+_FLAT = 1.5  # the largest weight by the least of the tail: below, a shape would be fitted to differences of rounding
 
 
 class PoorApproximation(SamplerWarning):
@@ -67,8 +74,9 @@ def pathfinder(
     (`Manifold.log_volume_of_projection`).
 
     The shape k̂ of the tail of the weights measures the approximation: below 0.7 the draws can be used as they are.
-    Above it they are a first look at scales and modes, and initial values of chains:
-    ``OHMC(model, init_strategy=init_to_draws(found.get_samples()))``. k̂ does not show a mode that no path has found.
+    Above it they are a first look at scales and modes. k̂ does not show a mode that no path has found, nor tails that
+    are much heavier than those of a Gaussian. Paths between which the density has a barrier are in modes of their own,
+    each of which gets its mass, however many paths have found it.
 
     Args:
         model: a Pyro model.
@@ -115,8 +123,8 @@ def pathfinder(
             PoorApproximation(
                 f"pathfinder: the tail of the importance weights has k̂ = {found.khat:.2f}, above {GOOD_KHAT}: draws "
                 "are a first look at the posterior, and their means and intervals may be wrong. Draw by "
-                "MCMC(OHMC(model, init_strategy=init_to_draws(found.get_samples()))).",
-                remedy="init_strategy",
+                "MCMC(OHMC(model)).",
+                remedy="MCMC(OHMC(model))",
             ),
             stacklevel=2,
         )
@@ -129,8 +137,9 @@ class Pathfinder:
 
     Attributes:
         posterior: the draws with the model, as one chain; see `pyro_manifold.diagnostics.Posterior`.
-        khat: shape k̂ of the tail of the importance weights; -∞ if the weights are equal.
-        ess: effective sample size of the importance weights, by which the draws were chosen.
+        khat: shape k̂ of the tail of the importance weights; -∞ if the weights are nearly equal.
+        ess: effective sample size of the importance weights of all candidates, four for each draw and at least 1,000;
+            the draws are about as precise as so many independent ones, but at most as their own number.
         bounds: evidence lower bound of each path up to a constant, ``(num_paths,)``; -inf for a path without one.
     """
 
@@ -139,14 +148,18 @@ class Pathfinder:
     ess: float
     bounds: Tensor
 
-    def get_samples(self, *, align: bool = False) -> Sites:
+    def get_samples(self, *, deterministic: bool = False, align: bool = False) -> Sites:
         """Return the draws, ``{site: (draws, ...)}``.
 
         Args:
+            deterministic: as in `MCMC.get_samples`.
             align: as in `MCMC.get_samples`.
         """
-        check_flag(align=align)
-        return (self.posterior.aligned() if align else self.posterior).flat
+        check_flag(deterministic=deterministic, align=align)
+        draws = (self.posterior.aligned() if align else self.posterior).flat
+        if deterministic and self.posterior.program is not None:
+            draws |= deterministic_values(self.posterior.program, draws)
+        return draws
 
     def summary(self, prob: float = 0.9, *, align: bool = True, max_rows: int | None = None) -> None:
         """Print the table of `MCMC.summary`, and k̂ below it."""
@@ -172,21 +185,35 @@ def _approximation(program: Program, num_draws: int, num_paths: int) -> Pathfind
     if not bool(bounds.isfinite().any()):
         raise ValueError(
             "pathfinder: no path has a point about which the density has a finite mass and positive curvature: the "
-            "posterior may be improper, flat, or linear in a direction; see MCMC(OHMC(model))."
+            "posterior may be improper, flat, as a uniform prior alone, or linear in a direction; see MCMC(OHMC(model))."
+        )
+    unbounded = _sites_without_effect(problem, points, gaussian.centre[bounds.argmax()])
+    if unbounded:
+        raise ValueError(
+            f"pathfinder: the posterior does not depend on {unbounded} and is improper: give these sites proper priors."
         )
     close = (bounds >= bounds.max() - _CLOSE).nonzero().squeeze(1)
     candidates = max(_CANDIDATES * num_draws, _FEWEST_CANDIDATES)
-    drawn, energy, weights = gaussian.at_rows(close).draws(-(-candidates // len(close)), problem.random)
+    gaussian = gaussian.at_rows(close)
+    drawn, energy, weights = gaussian.draws(-(-candidates // len(close)), problem.random)
+    # Each path estimates the mass of its mode: paths in the same mode share it, those in other modes add theirs.
+    weights = weights - same_mode(points, gaussian.centre).sum(1).log()
     weights = torch.where(_is_plausible(energy, points), weights, -torch.inf)
     if not bool(weights.isfinite().any()):
         raise ValueError("pathfinder: the log density is not finite at any draw of the Gaussians that were found.")
+    # Path by path, since systematic resampling of every k-th of the others would leave out whole paths.
+    drawn, energy, weights = drawn.transpose(0, 1), energy.mT, weights.mT
     smoothed, khat = smoothed_weights(weights.flatten().cpu().numpy())
+    ess = float(1 / np.exp(2 * smoothed).sum())
+    khat = -math.inf if ess > _NEARLY_EQUAL * weights.numel() or _has_no_tail(weights.flatten()) else khat
     chosen = systematic_resampling(torch.as_tensor(smoothed).to(weights.device)[None], num_draws, problem.random)[0]
     chosen = chosen[torch.randperm(num_draws, generator=problem.random, device=chosen.device)]
     sites = problem.layout.unpack(points.parts(drawn.flatten(0, 1)[chosen]))
     values = {name: value.unsqueeze(0) for name, value in target.values(sites).items()}
-    ess = float(1 / np.exp(2 * smoothed).sum())
-    line = f"k̂ {khat:.2f} of the importance weights, whose effective sample size is {ess:.0f} of {weights.numel()}"
+    line = (
+        f"k̂ {khat:.2f} of the importance weights, whose effective sample size is {ess:.0f} of {weights.numel()}; "
+        f"{num_draws} draws were chosen by them, whose ess and r_hat are not those of the approximation"
+    )
     statistics = {"lp": -energy.flatten()[chosen].unsqueeze(0)}
     notes = Notes(lines=[line], attributes={"khat": khat})
     return Pathfinder(Posterior(values, statistics, program, notes), khat, ess, bounds)
@@ -225,6 +252,46 @@ def best_gaussians(points: Points[Block], start: Tensor, random: torch.Generator
     exact = best.with_exact_curvature()
     _, others = exact.draws_and_bound(random, _COMPARED)
     return best.where(bounds >= others, exact), torch.maximum(bounds, others)
+
+
+def _sites_without_effect(problem: Problem, points: Points[Block], at: Tensor) -> list[str]:
+    """Return the sites with a coordinate in unconstrained space on which the density does not depend."""
+    parts = points.parts(at.unsqueeze(0))
+    flags = {block: torch.full_like(x, float(block not in problem.manifolds)) for block, x in parts.items()}
+    coordinates = points.rows(flags)[0].nonzero().squeeze(1)
+    moves = torch.zeros(len(coordinates), len(at), dtype=at.dtype, device=at.device)
+    moves[torch.arange(len(moves)), coordinates] = _FAR[at.dtype]
+    here, *there = (points.energy_and_slope(at + sign * moves)[0] for sign in (0, 1, -1))
+    rounding = 100 * torch.finfo(at.dtype).eps * (1 + here.abs())
+    flat = torch.stack([(energy - here).abs() <= rounding for energy in there]).all(0)
+    moved = problem.layout.unpack(points.parts(moves[flat]))
+    return sorted(name for name, x in moved.items() if bool((x != 0).any()) and name in problem.target.transforms)
+
+
+def _has_no_tail(log_weights: Tensor) -> bool:
+    """Return whether the largest weights are so nearly equal that their tail has no shape."""
+    count = len(log_weights)
+    tail = log_weights.topk(min(math.ceil(0.2 * count), math.ceil(3 * count**0.5))).values
+    return float(tail[0] - tail[-1]) < math.log(_FLAT)
+
+
+def same_mode(points: Points[Block], centres: Tensor) -> Tensor:
+    """Return whether the density has no barrier between two points, ``(paths, paths)``.
+
+    Args:
+        points: the manifolds and the potential energy.
+        centres: means of the Gaussians of the paths, ``(paths, coordinates)``.
+    """
+    count = len(centres)
+    first, second = torch.triu_indices(count, count, 1, device=centres.device)
+    shares = torch.linspace(0, 1, _BETWEEN + 2, dtype=centres.dtype, device=centres.device).view(-1, 1, 1)
+    along = (shares * (centres[second] - centres[first])).flatten(0, 1)
+    at = points.moved(centres[first].repeat(len(shares), 1), along)
+    energy = points.energy_and_slope(at)[0].view(len(shares), -1)
+    barrier = energy[1:-1].amax(0) - torch.maximum(energy[0], energy[-1])
+    found = torch.eye(count, dtype=torch.bool, device=centres.device)
+    found[first, second] = found[second, first] = barrier < _BARRIER
+    return found
 
 
 def _is_plausible(energy: Tensor, points: Points[Block]) -> Tensor:

@@ -99,6 +99,11 @@ class LocalGaussian:
         towards_mean = -(basis @ (variances.unsqueeze(2) * (basis.mT @ self.slope.unsqueeze(2)))).squeeze(2)
         return replace(self, towards_mean=towards_mean, basis=basis, variances=variances, known=positive)
 
+    @property
+    def centre(self) -> Tensor:
+        """The mean on the manifolds, ``(chains, coordinates)``."""
+        return self.points.moved(self.at, self.towards_mean)
+
     def at_rows(self, rows: Tensor) -> LocalGaussian:
         """Return the Gaussians of some of the chains."""
         return LocalGaussian(self.points, *[getattr(self, name)[rows] for name in _TENSORS])
