@@ -119,19 +119,20 @@ def _slope_if_wrong(
         parts.append(float((gradient[name] * v).sum()))
     epsilon = max(float(torch.finfo(x.dtype).eps) for x in (energy, *direction.values()))
     found, size = sum(parts), sum(map(abs, parts))
-    rounding = 8 * abs(float(energy)) + sum(float((gradient[name] * point[name]).abs().sum()) for name in names)
+    terms = sum(float((gradient[name] * point[name]).abs().sum()) for name in names)
 
-    def quotient(step: float) -> float:
-        def moved(step: float) -> Tensor:
-            return value_alone(potential_fn, {**point, **_moved(point, direction, manifolds, step)})
-
-        return float((moved(step) - moved(-step)) / (2 * step))
+    def quotient(step: float) -> tuple[float, float]:
+        """Return the difference quotient, and the largest of the energies whose rounding it has."""
+        ahead, behind = (
+            value_alone(potential_fn, {**point, **_moved(point, direction, manifolds, sign * step)}) for sign in (1, -1)
+        )
+        return float((ahead - behind) / (2 * step)), float(torch.stack([energy, ahead, behind]).abs().max())
 
     for power in _STEPS:
         step = epsilon**power
-        wide, narrow = quotient(step), quotient(step / 2)
+        (wide, largest), (narrow, _) = quotient(step), quotient(step / 2)
         scale = max(size, abs(narrow))
-        error = abs(wide - narrow) + epsilon * rounding / step
+        error = abs(wide - narrow) + epsilon * (8 * largest + terms) / step
         if error <= _DETERMINED * scale:
             return Slope(narrow, found) if abs(narrow - found) > _DIFFERENT * scale else None
     return None

@@ -185,12 +185,12 @@ def _approximation(program: Program, num_draws: int, num_paths: int) -> Pathfind
     if not bool(bounds.isfinite().any()):
         raise ValueError(
             "pathfinder: no path has a point about which the density has a finite mass and positive curvature: the "
-            "posterior may be improper, flat, as a uniform prior alone, or linear in a direction; see MCMC(OHMC(model))."
+            "posterior may be improper, flat as a uniform prior is, or linear in a direction; see MCMC(OHMC(model))."
         )
     unbounded = _sites_without_effect(problem, points, gaussian.centre[bounds.argmax()])
     if unbounded:
         raise ValueError(
-            f"pathfinder: the posterior does not depend on {unbounded} and is improper: give these sites proper priors."
+            f"pathfinder: the posterior does not depend on {unbounded} and is improper: give them proper priors."
         )
     close = (bounds >= bounds.max() - _CLOSE).nonzero().squeeze(1)
     candidates = max(_CANDIDATES * num_draws, _FEWEST_CANDIDATES)
@@ -250,8 +250,10 @@ def best_gaussians(points: Points[Block], start: Tensor, random: torch.Generator
     if points.dimension > _MOST_EXACT:
         return best, bounds
     exact = best.with_exact_curvature()
-    _, others = exact.draws_and_bound(random, _COMPARED)
-    return best.where(bounds >= others, exact), torch.maximum(bounds, others)
+    # The largest of many estimates is too large: both are estimated again, and the exact one wins where they tie.
+    (bounds, error), (others, other_error) = (each.bound(random, _COMPARED) for each in (best, exact))
+    kept = bounds > others + 2 * (error**2 + other_error**2).sqrt()
+    return best.where(kept, exact), torch.where(kept, bounds, others)
 
 
 def _sites_without_effect(problem: Problem, points: Points[Block], at: Tensor) -> list[str]:
@@ -259,6 +261,8 @@ def _sites_without_effect(problem: Problem, points: Points[Block], at: Tensor) -
     parts = points.parts(at.unsqueeze(0))
     flags = {block: torch.full_like(x, float(block not in problem.manifolds)) for block, x in parts.items()}
     coordinates = points.rows(flags)[0].nonzero().squeeze(1)
+    if not len(coordinates):
+        return []
     moves = torch.zeros(len(coordinates), len(at), dtype=at.dtype, device=at.device)
     moves[torch.arange(len(moves)), coordinates] = _FAR[at.dtype]
     here, *there = (points.energy_and_slope(at + sign * moves)[0] for sign in (0, 1, -1))
@@ -289,8 +293,11 @@ def same_mode(points: Points[Block], centres: Tensor) -> Tensor:
     at = points.moved(centres[first].repeat(len(shares), 1), along)
     energy = points.energy_and_slope(at)[0].view(len(shares), -1)
     barrier = energy[1:-1].amax(0) - torch.maximum(energy[0], energy[-1])
+    # Between antipodes the way jumps from one to the other.
+    gaps = at.view(len(shares), -1, centres.shape[1]).diff(dim=0).norm(dim=2)
+    joined = (barrier < _BARRIER) & (gaps.amax(0) <= gaps.sum(0) / 2)
     found = torch.eye(count, dtype=torch.bool, device=centres.device)
-    found[first, second] = found[second, first] = barrier < _BARRIER
+    found[first, second] = found[second, first] = joined
     return found
 
 

@@ -7,6 +7,7 @@ import pyro.distributions as dist
 import pytest
 import scipy.special
 import torch
+from pyro.infer.autoguide import AutoNormal
 
 from problems.monte_carlo import STANDARD_ERRORS
 from pyro_manifold import constraints
@@ -119,6 +120,7 @@ def test_results_are_those_of_other_samplers(capsys):
 
     def model(y):
         mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+        pyro.deterministic("double", 2 * mean)
         with pyro.plate("rows", len(y)):
             pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
@@ -135,7 +137,7 @@ def test_results_are_those_of_other_samplers(capsys):
     prior = dist.Normal(0.0, 1.0).log_prob(found.get_samples()["mean"])
     likelihood = dist.Normal(found.get_samples()["mean"][:, None], 1.0).log_prob(y).sum(1)
     assert torch.allclose(found.posterior.log_density[0], prior + likelihood)
-    assert found.get_samples(align=True)["mean"].shape == (500,)
+    assert found.get_samples(align=True, deterministic=True)["double"].shape == (500,)
 
 
 def test_the_seed_decides_and_dtypes_follow_the_model():
@@ -160,6 +162,60 @@ def test_many_coordinates_take_the_curvature_of_the_path():
     assert found.get_samples()["x"].shape == (200, 250)
 
 
+def two_modes(far, weight):
+    """Two modes at -1.5 and at ``far``, the second with this share of the mass."""
+    x = pyro.sample("x", dist.ImproperUniform(dist.constraints.real, (), ()))
+    parts = dist.Normal(torch.tensor([-1.5, far]), 0.3).log_prob(x.unsqueeze(-1))
+    pyro.factor("modes", (parts + torch.tensor([1 - weight, weight]).log()).logsumexp(-1))
+
+
+@pytest.mark.parametrize(("far", "weight"), [(1.5, 0.5), (3.0, 0.8)])
+def test_modes_have_their_masses(far, weight):
+    """However many of the paths end in each of them."""
+    shares = []
+    for seed in range(4):
+        pyro.set_rng_seed(seed)
+        found = pathfinder(two_modes, far, weight)
+        shares.append(float((found.get_samples()["x"] > far - 1.5).double().mean()))
+    assert all(abs(share - weight) < 0.02 for share in shares), shares
+
+
+def test_signs_of_columns_are_equally_likely():
+    def model():
+        U = pyro.sample("U", StiefelUniform(4, 2))
+        pyro.factor("axes", 40 * U[..., 0, 0] ** 2 + 20 * U[..., 1, 1] ** 2)
+
+    pyro.set_rng_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SamplerWarning)  # a wide density on a curved manifold
+        U = pathfinder(model, num_paths=16).get_samples()["U"]
+    signs = 2 * (U[:, 0, 0] > 0).long() + (U[:, 1, 1] > 0).long()
+    shares = torch.bincount(signs, minlength=4) / len(U)
+    assert ((shares - 0.25).abs() < 0.08).all(), shares
+
+
+def test_exact_gaussians_are_no_alarm():
+    y = torch.linspace(-1.0, 2.0, 50)
+
+    def model():
+        mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(mean, 1.0).expand([50]).to_event(1), obs=y)
+
+    for seed in range(6):
+        pyro.set_rng_seed(seed)
+        assert pathfinder(model).khat < 0.7
+
+
+def half_improper():
+    pyro.sample("known", dist.Normal(0.0, 1.0))
+    pyro.sample("free", dist.ImproperUniform(dist.constraints.real, (2,), ()).to_event(1))
+
+
+def test_a_site_on_which_nothing_depends_is_named():
+    with pytest.raises(ValueError, match=r"does not depend on \['free'\] and is improper"):
+        pathfinder(half_improper)
+
+
 def improper():
     pyro.sample("x", dist.ImproperUniform(dist.constraints.real, (), ()))
 
@@ -180,11 +236,14 @@ def test_discrete_sites_are_summed_out():
 
 
 def test_wrong_input_has_a_sentence():
-    for options in ({"num_draws": 0}, {"num_paths": 1.5}, {"num_draws": "many"}):
+    wrong = {"init_strategy": "mean", "transforms": 3, "max_plate_nesting": -1}
+    for options in ({"num_draws": 0}, {"num_paths": 1.5}, {"num_draws": "many"}, *({k: v} for k, v in wrong.items())):
         with pytest.raises(ValueError, match=next(iter(options))):
             pathfinder(funnel, **options)
     with pytest.raises(ValueError, match="expected a Pyro model"):
         pathfinder("funnel")
+    with pytest.raises(ValueError, match="the model is a guide, AutoNormal"):
+        pathfinder(AutoNormal(funnel))
     with pytest.raises(ValueError, match="no path has a point"):
         pathfinder(improper)
     with pytest.raises(ValueError, match="no continuous site"):

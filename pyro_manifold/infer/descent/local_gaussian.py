@@ -140,11 +140,12 @@ class LocalGaussian:
         ratio p / q.
         """
         draws, _, weights = self.draws(count, random)
-        inside = weights.isfinite()
-        found = inside.sum(0)
-        bound = torch.where(inside, weights, 0.0).sum(0) / found + (found / count).log()
-        chains = torch.arange(len(bound), device=bound.device)
-        return draws[weights.argmax(0), chains], torch.where(found > 0, bound, -torch.inf)
+        bound, _ = _bound(weights)
+        return draws[weights.argmax(0), torch.arange(len(bound), device=bound.device)], bound
+
+    def bound(self, random: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
+        """Return the bound of `draws_and_bound` and its standard error, ``(chains,)`` each."""
+        return _bound(self.draws(count, random)[2])
 
     def draws(self, count: int, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Return draws ``(count, chains, coordinates)``, and energies and log p - log q there, ``(count, chains)``.
@@ -168,6 +169,16 @@ class LocalGaussian:
         weight = (points.log_volume(at, step) - energy).view(count, chains) - log_q
         weight = torch.where(weight.isfinite() & self.known, weight, -torch.inf)
         return drawn.view(count, chains, size), energy.view(count, chains), weight
+
+
+def _bound(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the bound of log p - log q, ``(count, chains)``, and its standard error."""
+    inside = weights.isfinite()
+    found = inside.sum(0)
+    mean = torch.where(inside, weights, 0.0).sum(0) / found
+    squares = torch.where(inside, (weights - mean).square(), 0.0).sum(0)
+    bound = torch.where(found > 0, mean + (found / len(weights)).log(), -torch.inf)
+    return bound, torch.where(found > 1, squares, 0.0).sqrt() / found.clamp(min=1)
 
 
 def _tangent(points: Points[Any], at: Tensor, vectors: Tensor) -> Tensor:
