@@ -54,18 +54,19 @@ def model(x, y, noises=None):
     pyro.sample("y", dist.MultivariateNormal(mean.expand(len(x)), covariance), obs=y)
 
 
-def conditional(x, y, new, draw):
-    """Return mean and variance of the function at new points, given one draw."""
+def conditional(x, y, new, noises, draw):
+    """Return mean and variance of the function at new points, given one draw; ``noises`` as in the model."""
     kernel = partial(matern, x, relevance=draw["relevance"], variance=draw["variance"])
-    lower = torch.linalg.cholesky(kernel(x) + (LEAST_NOISE + draw["noise"]) * torch.eye(len(x)).to(x))
+    noise = LEAST_NOISE + draw["noise"] if noises is None else noises.reshape(-1)
+    lower = torch.linalg.cholesky(kernel(x) + noise * torch.eye(len(x)).to(x))
     across = torch.linalg.solve_triangular(lower, kernel(new), upper=False)
     residual = torch.linalg.solve_triangular(lower, (y - draw["mean"]).unsqueeze(-1), upper=False)
     return draw["mean"] + (across.mT @ residual).squeeze(-1), draw["variance"] - across.square().sum(0)
 
 
-def predicted(mcmc, x, y, new):
+def predicted(mcmc, x, y, new, noises=None):
     """Return draws ``(chains · draws, points)`` of the function at new points, independent between points."""
-    means, variances = torch.vmap(partial(conditional, x, y, new))(mcmc.get_samples(deterministic=True))
+    means, variances = torch.vmap(partial(conditional, x, y, new, noises))(mcmc.get_samples(deterministic=True))
     return torch.normal(means, variances.clamp(min=0).sqrt())
 
 
@@ -106,22 +107,33 @@ def design(function, count=POINTS, new=500):
     return x, (y - y.mean()) / y.std(), others, (values - y.mean()) / y.std()
 
 
-def fit(gp, num_samples=256, warmup_steps=512, num_chains=4, thinning=16, **options):
+def fit(gp, num_samples=256, warmup_steps=512, num_chains=4, thinning=16, disable_progbar=True, **options):
     """Fit BoTorch's ``SaasFullyBayesianSingleTaskGP`` by `OHMC`, in place of ``fit_fully_bayesian_model_nuts``.
 
     Args:
-        gp: the model; its draws are loaded into it.
+        gp: the model, without warping of inputs; its draws are loaded into it.
         num_samples: draws of each chain.
         warmup_steps: of each chain.
         num_chains: chains, sampled at once.
         thinning: every so many draws of all chains the model gets one.
-        options: of `OHMC`.
+        disable_progbar: whether to show no progress.
+        options: of `OHMC`; the seed is that of ``pyro.set_rng_seed``.
 
     Returns:
         The finished `MCMC`, for summaries and diagnostics.
     """
-    data = gp.pyro_model
-    mcmc = MCMC(OHMC(model, **options), num_samples, warmup_steps, num_chains=num_chains, disable_progbar=True)
+    from botorch.models.fully_bayesian import SaasPyroModel
+
+    data = getattr(gp, "pyro_model", None)
+    if type(data) is not SaasPyroModel or getattr(data, "use_input_warping", False):
+        raise ValueError(
+            f"fit: gp is a {type(gp).__name__}, expected a SaasFullyBayesianSingleTaskGP without input warping; fit "
+            "others by fit_fully_bayesian_model_nuts."
+        )
+    if not isinstance(thinning, int) or not 1 <= thinning <= num_samples * num_chains:
+        raise ValueError(f"fit: thinning={thinning!r}, expected an integer from 1 to {num_samples * num_chains}.")
+    kernel = OHMC(model, **options)
+    mcmc = MCMC(kernel, num_samples, warmup_steps, num_chains=num_chains, disable_progbar=disable_progbar)
     mcmc.run(data.train_X, data.train_Y.squeeze(-1), data.train_Yvar)
     draws = {name: value[::thinning] for name, value in mcmc.get_samples(deterministic=True).items()}
     samples = {"mean": draws["mean"], "outputscale": draws["variance"], "lengthscale": draws["relevance"].rsqrt()}

@@ -38,18 +38,20 @@ def test_the_density_is_that_of_botorchs_program(process, known):
         assert float(ours) == pytest.approx(float(theirs), rel=1e-6)
 
 
-def test_botorch_predicts_what_we_predict(process):
+@pytest.mark.parametrize("known", [False, True], ids=["noise", "known noise"])
+def test_botorch_predicts_what_we_predict(process, known):
     """Its object has every second draw, and gives mean and variance of the function for each of them."""
     x, y, made = process
-    new = sparse_inputs.points(7, 3)
-    gp = made()
+    new, noises = sparse_inputs.points(7, 3), 0.01 + torch.rand(15, 1) if known else None
+    gp = made(noises)
     pyro.set_rng_seed(0)
     mcmc = sparse_inputs.fit(gp, num_samples=6, warmup_steps=20, num_chains=2, thinning=2)
     draws = mcmc.get_samples(deterministic=True)
     with torch.no_grad():
         found = gp.posterior(new)
     for k in range(6):
-        mean, variance = sparse_inputs.conditional(x, y, new, {name: value[2 * k] for name, value in draws.items()})
+        draw = {name: value[2 * k] for name, value in draws.items()}
+        mean, variance = sparse_inputs.conditional(x, y, new, noises, draw)
         torch.testing.assert_close(found.mean[k].squeeze(-1), mean, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(found.variance[k].squeeze(-1), variance, rtol=1e-3, atol=1e-4)
 
@@ -65,6 +67,24 @@ def test_data_in_double_precision_are_fitted_in_it(process):
         torch.set_default_dtype(before)
     assert {value.dtype for value in draws.values()} == {torch.float64}
     assert gp.num_mcmc_samples == 8
+
+
+def test_what_does_not_fit_is_refused_before_sampling(process):
+    models = pytest.importorskip("botorch.models.fully_bayesian")
+    x, y, made = process
+    others = {
+        "a FullyBayesianSingleTaskGP": models.FullyBayesianSingleTaskGP(x, y.unsqueeze(-1)),
+        "a SaasFullyBayesianSingleTaskGP, expected .* without input warping": models.SaasFullyBayesianSingleTaskGP(
+            x, y.unsqueeze(-1), use_input_warping=True
+        ),
+        "a NoneType": None,
+    }
+    for sentence, gp in others.items():
+        with pytest.raises(ValueError, match=f"fit: gp is {sentence}"):
+            sparse_inputs.fit(gp)
+    for thinning in (0, 1.5, 10_000):
+        with pytest.raises(ValueError, match=f"fit: thinning={thinning}"):
+            sparse_inputs.fit(made(), thinning=thinning)
 
 
 def test_inputs_that_matter_are_found(tmp_path, capsys):
