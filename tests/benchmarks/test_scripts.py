@@ -63,7 +63,7 @@ COMMANDS = {
 }
 """Each script as one may run it, small, and packages without which it does not."""
 IN_C = ("speed.gradients", "speed.native", "speed.native_kernels", "speed.normaliser")
-SHORT = ("accuracy.guides.recovery", "speed.drift", "speed.svi")
+SHORT = ("accuracy.guides.recovery", "speed.drift")
 """Scripts that `make test` runs; `make test-all` runs all."""
 
 

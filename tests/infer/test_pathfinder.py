@@ -81,6 +81,7 @@ def orientations_and_a_scale(y):
     pyro.sample("y", dist.Normal(s[..., None] * (R @ u.unsqueeze(-1)).squeeze(-1), 0.3).to_event(1), obs=y)
 
 
+@pytest.mark.long
 def test_several_manifolds_against_importance_sampling_from_the_prior():
     y = torch.tensor([1.0, 0.5, -0.7])
     found = pathfinder(orientations_and_a_scale, y, num_draws=4000)

@@ -20,7 +20,8 @@ VECTORISED = [name for name, way in KERNELS.items() if not way.one_by_one]
 THRESHOLD = LEVEL / (len(VECTORISED) * len(QUANTITIES))
 
 
-@pytest.mark.parametrize("name", long_except(VECTORISED, "OHMC"))
+@pytest.mark.long
+@pytest.mark.parametrize("name", VECTORISED)
 def test_ranks_are_uniform(name):
     assert min(calibrate(name, DATA_SETS, DRAWS).p_values) > THRESHOLD
 

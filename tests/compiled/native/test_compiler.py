@@ -236,6 +236,7 @@ def is_loaded(path):
     return True
 
 
+@pytest.mark.long
 def test_a_library_is_unloaded_with_the_last_that_uses_it(folder):
     library = compiler.compiled(SOURCE, 4)
     (path,) = folder.iterdir()

@@ -265,7 +265,7 @@ def test_a_density_that_is_nan_where_the_prior_is_finite_is_reported():
         SMC(OHMC(model), disable_progbar=True).run()
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_prior_at_the_edge_of_floating_point_is_reported(shards):
     """Draws of Beta(0.05, 0.05) that are nearer to 1 than ε are there: evidence is off by 2.5 to 7 errors."""
 

@@ -259,7 +259,8 @@ def test_directions_that_do_not_fit(change, expected):
     assert expected in str(error.value)
 
 
-@pytest.mark.parametrize("full_mass", ["low rank", pytest.param(None, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("full_mass", ["low rank", None])
 def test_many_numbers_have_no_directions(full_mass):
     kernel = OHMC(lambda: hidden_direction(300), full_mass=full_mass)
     drawn(kernel, num_samples=5)

@@ -73,6 +73,7 @@ def test_the_step_size_of_few_chains_is_hardly_shorter(chains):
     assert -0.11 < sum(found) / len(found) < 0.03
 
 
+@pytest.mark.long
 def test_warm_up_costs_no_more_than_as_many_draws():
     steps = []
     run(

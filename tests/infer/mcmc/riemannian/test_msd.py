@@ -307,6 +307,7 @@ def test_chains_arrive_from_a_start_where_the_step_is_far_too_long(metropolis):
     assert kernel.run.statistics["lp"].min() > -30
 
 
+@pytest.mark.long
 def test_draws_are_made_with_the_whole_step():
     start = init_to_value(values={"a": torch.tensor(20.0), "b": torch.tensor(0.02)})
     kernel = MSD(location_and_scale, step_size=0.3, metropolis=True, init_strategy=start)
@@ -401,6 +402,7 @@ def test_warm_up_finds_the_step_size_of_a_target_acceptance(step_size):
     assert torch.allclose(steps, torch.full_like(steps, kernel.step_size))
 
 
+@pytest.mark.long
 def test_draws_are_exact_after_the_adaptation():
     samples = draws(MSD(banana, persistence=0.5, metropolis=True, num_steps=4), warmup_steps=100, num_chains=300)
     for values, truth in zip(moments(samples), quadrature(log_banana), strict=True):
@@ -415,7 +417,8 @@ def test_an_easy_posterior_does_not_lengthen_trajectories_beyond_a_quarter_perio
     assert kernel.step_size == pytest.approx(np.pi / 2 / 8)
 
 
-@pytest.mark.parametrize("options", [pytest.param({"adapt_step_size": False}, marks=pytest.mark.long), {}])
+@pytest.mark.long
+@pytest.mark.parametrize("options", [{"adapt_step_size": False}, {}])
 def test_a_step_size_is_kept_without_adaptation_or_with_a_short_warm_up(options):
     kernel = MSD(banana, step_size=2.0, metropolis=True, **options)
     with warnings.catch_warnings():
