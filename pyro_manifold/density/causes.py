@@ -19,11 +19,13 @@ from pyro import poutine
 from pyro.distributions import constraints
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 from torch.distributions.utils import lazy_property
 
 from pyro_manifold.compiled import broadcast_shapes, reason
 from pyro_manifold.density.distribution_parts import parts
+from pyro_manifold.density.supports import without_map
 
 Arguments = dict[str, Any]
 
@@ -172,6 +174,10 @@ def _at_site(error: Exception, witness: SiteRecorder) -> str | None:
             f"Plate '{site['name']}' has no elements, and Pyro's plates need one: check the data, or leave the plate "
             "and its sites out where there are none."
         )
+    if isinstance(error, NotImplementedError | ValueError) and not site["is_observed"]:
+        sentence = without_map(site["name"], site["fn"]) if isinstance(site["fn"], Distribution) else None
+        if sentence:
+            return sentence
     if isinstance(error, NotImplementedError) and not site["is_observed"]:
         return (
             f"Site '{site['name']}' cannot be drawn from ({reason(error)}), to begin with: pass the kernel "

@@ -46,7 +46,7 @@ from pyro_manifold.density.minibatch import (
 )
 from pyro_manifold.density.same_sites import FixedStructure, Prototype
 from pyro_manifold.density.sites import ComputePointMasses
-from pyro_manifold.density.supports import TrueSupports
+from pyro_manifold.density.supports import TrueSupports, refuse_without_transform
 from pyro_manifold.density.target import Target, unchecked
 from pyro_manifold.density.validation import WithoutValidation
 from pyro_manifold.distributions import log_base_measure, manifold_of
@@ -183,6 +183,7 @@ def target_from_model(
             "time: remove subsample_size and condition on all of the data, or take OSGHMC, which is for minibatches."
         )
     check_subsampled(trace, plates)
+    refuse_without_transform(trace.nodes)
     if max_plate_nesting is None and has_improper(trace):  # which Pyro could not draw from to find it
         max_plate_nesting = plate_nesting(trace)
     by_pyro = partial(_by_pyro, program, max_plate_nesting=max_plate_nesting, init_strategy=init_strategy)

@@ -6,12 +6,14 @@ also if the base distribution is an `Exponential`, so that chains would move to 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Distribution, TransformedDistribution, biject_to, constraints, transform_to
 from torch.distributions.constraints import Constraint
@@ -65,6 +67,51 @@ def _bijection_to_image(constraint: ImageConstraint) -> Transform:
 @transform_to.register(ImageConstraint)
 def _transform_to_image(constraint: ImageConstraint) -> Transform:
     return ComposeTransform([transform_to(constraint.base), constraint.transform])
+
+
+def _map_of_components(registry: Any, constraint: Any) -> Transform:
+    """Return the map to the support of all components of a mixture, which torch does not register."""
+    base = constraint.base_constraint
+    if any(torch.is_tensor(x) and x.dim() for x in parameters(base)):
+        raise NotImplementedError("the components of the mixture have different supports")
+    found: Transform = registry(base)
+    return found
+
+
+if hasattr(constraints, "MixtureSameFamilyConstraint"):  # not in the oldest torch
+    for registry in (biject_to, transform_to):
+        registry.register(constraints.MixtureSameFamilyConstraint, partial(_map_of_components, registry))
+
+
+def refuse_without_transform(nodes: Mapping[str, Any]) -> None:
+    """Raise ValueError for a latent site that has no map to unconstrained space and cannot be summed out."""
+    for name, site in nodes.items():
+        latent = site["type"] == "sample" and not site["is_observed"] and not site_is_subsample(site)
+        sentence = without_map(name, site["fn"]) if latent and isinstance(site["fn"], Distribution) else None
+        if sentence:
+            raise ValueError(sentence)
+
+
+def without_map(name: str, distribution: Distribution) -> str | None:
+    """Return a sentence on a site that has no map to unconstrained space and cannot be summed out; else None."""
+    support: Any = distribution.support
+    kind = type(distribution).__name__
+    if support is None or (support.is_discrete and distribution.has_enumerate_support):
+        return None
+    if support.is_discrete:
+        return (
+            f"Site '{name}': {kind} has infinitely many values, so that it can be neither sampled nor summed out: "
+            "integrate it out by hand (a Poisson with a Gamma rate is a GammaPoisson), or observe it."
+        )
+    try:
+        biject_to(support)
+    except NotImplementedError:
+        return (
+            f"Site '{name}': {kind} has the support {support}, of which no map to unconstrained space is known: write "
+            "the site by others, as a covariance matrix by LKJCholesky and scales, or register a map by "
+            "torch.distributions.biject_to."
+        )
+    return None
 
 
 class TrueSupports(Messenger):

@@ -307,3 +307,40 @@ def test_components_of_mixtures_have_their_own_support():
     components = dist.TransformedDistribution(dist.Exponential(torch.ones(2)), [shift])
     found = with_true_support(dist.MixtureSameFamily(dist.Categorical(torch.ones(2)), components))
     assert found.component_distribution.support.check(torch.tensor([-0.5, 1.0])).tolist() == [True, False]
+
+
+def mixture_of(components):
+    return dist.MixtureSameFamily(dist.Categorical(torch.tensor([1.0, 3.0])), components)
+
+
+def test_a_latent_mixture_has_the_support_of_its_components():
+    """Torch registers no map for it."""
+    pyro.set_rng_seed(0)
+
+    def model():
+        pyro.sample("x", mixture_of(dist.Normal(torch.tensor([-1.0, 1.0]), 0.7)))
+        pyro.sample("g", mixture_of(dist.Gamma(torch.tensor([2.0, 5.0]), 1.0)))
+
+    mcmc = MCMC(OHMC(model), 300, 200, num_chains=16, disable_progbar=True)
+    mcmc.run()
+    draws = mcmc.get_samples(group_by_chain=True)
+    assert_mean(draws["x"], 0.5)
+    assert_mean(draws["g"], 4.25)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "sentence"),
+    [
+        (lambda: mixture_of(dist.Uniform(torch.tensor([0.0, 1.0]), 3.0)), "no map to unconstrained space is known"),
+        (lambda: dist.Wishart(torch.tensor(20.0), torch.eye(2)), "Wishart has the support .*LKJCholesky"),
+        (lambda: dist.Poisson(3.0), "Poisson has infinitely many values.*GammaPoisson"),
+    ],
+    ids=["mixture", "Wishart", "Poisson"],
+)
+def test_sites_without_a_map_are_named(distribution, sentence):
+    def model():
+        pyro.sample("other", dist.Normal(0.0, 1.0))
+        pyro.sample("x", distribution())
+
+    with pytest.raises(ValueError, match=f"Site 'x': .*{sentence}"):
+        MCMC(OHMC(model), 5, 5, num_chains=2, disable_progbar=True).run()
