@@ -332,11 +332,12 @@ def test_a_latent_mixture_has_the_support_of_its_components():
     ("distribution", "sentence"),
     [
         (lambda: mixture_of(dist.Uniform(torch.tensor([0.0, 1.0]), 3.0)), "no map to unconstrained space is known"),
-        (lambda: dist.Wishart(torch.tensor(20.0), torch.eye(2)), "Wishart has the support .*LKJCholesky"),
+        (lambda: dist.Wishart(torch.tensor(4.0), torch.eye(2)), "Wishart has the support .*LKJCholesky"),
         (lambda: dist.Poisson(3.0), "Poisson has infinitely many values.*GammaPoisson"),
     ],
     ids=["mixture", "Wishart", "Poisson"],
 )
+@pytest.mark.filterwarnings("ignore:Singular sample")  # torch's own, of a Wishart distribution
 def test_sites_without_a_map_are_named(distribution, sentence):
     def model():
         pyro.sample("other", dist.Normal(0.0, 1.0))
