@@ -175,7 +175,7 @@ class Pathfinder:
 def _approximation(program: Program, num_draws: int, num_paths: int) -> Pathfinder:
     target = program.target
     if not {*target.manifolds, *target.transforms}:
-        raise ValueError("pathfinder: the model has no continuous site, expected at least one.")
+        raise ValueError("pathfinder: the model has no continuous site, expected at least one; others are summed out.")
     # Most of the time of an evaluation does not depend on the number of points.
     problem = Problem.build(target, num_paths * _AT_ONCE, None, batched=_batched)
     points = Points(problem.position, Energies(problem.potential, problem.chains), problem.manifolds)
@@ -287,6 +287,9 @@ def same_mode(points: Points[Block], centres: Tensor) -> Tensor:
         centres: means of the Gaussians of the paths, ``(paths, coordinates)``.
     """
     count = len(centres)
+    found = torch.eye(count, dtype=torch.bool, device=centres.device)
+    if count == 1:
+        return found
     first, second = torch.triu_indices(count, count, 1, device=centres.device)
     shares = torch.linspace(0, 1, _BETWEEN + 2, dtype=centres.dtype, device=centres.device).view(-1, 1, 1)
     along = (shares * (centres[second] - centres[first])).flatten(0, 1)
@@ -296,7 +299,6 @@ def same_mode(points: Points[Block], centres: Tensor) -> Tensor:
     # Between antipodes the way jumps from one to the other.
     gaps = at.view(len(shares), -1, centres.shape[1]).diff(dim=0).norm(dim=2)
     joined = (barrier < _BARRIER) & (gaps.amax(0) <= gaps.sum(0) / 2)
-    found = torch.eye(count, dtype=torch.bool, device=centres.device)
     found[first, second] = found[second, first] = joined
     return found
 

@@ -204,7 +204,7 @@ def test_exact_gaussians_are_no_alarm():
 
     for seed in range(6):
         pyro.set_rng_seed(seed)
-        assert pathfinder(model).khat < 0.7
+        assert pathfinder(model, num_paths=8 if seed else 1).khat < 0.7
 
 
 def half_improper():
