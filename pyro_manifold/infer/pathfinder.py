@@ -250,9 +250,10 @@ def best_gaussians(points: Points[Block], start: Tensor, random: torch.Generator
     if points.dimension > _MOST_EXACT:
         return best, bounds
     exact = best.with_exact_curvature()
-    # The largest of many estimates is too large: both are estimated again, and the exact one wins where they tie.
+    # The largest of many estimates is too large: both are estimated again. Where they tie, weights that vary less win.
     (bounds, error), (others, other_error) = (each.bound(random, _COMPARED) for each in (best, exact))
-    kept = bounds > others + 2 * (error**2 + other_error**2).sqrt()
+    tie = (bounds - others).abs() <= 2 * (error**2 + other_error**2).sqrt()
+    kept = torch.where(tie, error < other_error, bounds > others)
     return best.where(kept, exact), torch.where(kept, bounds, others)
 
 
@@ -298,7 +299,8 @@ def same_mode(points: Points[Block], centres: Tensor) -> Tensor:
     barrier = energy[1:-1].amax(0) - torch.maximum(energy[0], energy[-1])
     # Between antipodes the way jumps from one to the other.
     gaps = at.view(len(shares), -1, centres.shape[1]).diff(dim=0).norm(dim=2)
-    joined = (barrier < _BARRIER) & (gaps.amax(0) <= gaps.sum(0) / 2)
+    rounding = torch.finfo(at.dtype).eps ** 0.5 * centres.norm(dim=1).amax()
+    joined = (barrier < _BARRIER) & (gaps.amax(0) <= gaps.sum(0) / 2 + rounding)
     found[first, second] = found[second, first] = joined
     return found
 
