@@ -20,7 +20,7 @@ from pyro_manifold.density.initial_values import NoFiniteStartError, finite_valu
 from pyro_manifold.density.minibatch import Minibatch, in_minibatches, shapes_of
 from pyro_manifold.density.model import ModelTarget, target_from_model
 from pyro_manifold.density.prior import prior_density
-from pyro_manifold.density.program import ModelOptions, Program
+from pyro_manifold.density.program import ModelOptions, Program, refuse_guide
 from pyro_manifold.density.seeds import seed_of
 from pyro_manifold.density.sites import has_data, is_deterministic, is_latent, latent_sites
 from pyro_manifold.density.supports import with_true_support

@@ -45,6 +45,12 @@ class ModelOptions:
             raise ValueError(f"init_strategy={self.init_strategy!r}, expected a function such as init_to_sample.")
 
 
+def refuse_guide(model: Any) -> None:
+    """Raise ValueError for a guide in place of the model."""
+    if isinstance(model, AutoGuide):
+        raise ValueError(f"the model is a guide, {type(model).__name__}, expected the model that it is for.")
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """A Pyro model with its arguments, from which everything that needs the model again is made.
@@ -75,13 +81,11 @@ class Program:
     options: ModelOptions = ModelOptions()
 
     def __post_init__(self) -> None:
-        if not callable(self.model) or not isinstance(self.args, tuple | list) or not isinstance(self.kwargs, Mapping):
+        if not isinstance(self.args, tuple | list) or not isinstance(self.kwargs, Mapping):
             raise ValueError(
-                f"Program: model is a {type(self.model).__name__}, args a {type(self.args).__name__} and kwargs a "
-                f"{type(self.kwargs).__name__}, expected a function, a tuple and a dictionary: Program(model, (y,))."
+                f"Program: args is a {type(self.args).__name__} and kwargs a {type(self.kwargs).__name__}, expected a "
+                "tuple and a dictionary: Program(model, (y,))."
             )
-        if isinstance(self.model, AutoGuide):
-            raise ValueError(f"the model is a guide, {type(self.model).__name__}, expected the model that it is for.")
 
     def __call__(self) -> Any:
         """Run the model.

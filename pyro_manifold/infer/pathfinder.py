@@ -13,7 +13,16 @@ import torch
 from pyro.infer.autoguide.initialization import init_to_uniform
 from torch import Tensor
 
-from pyro_manifold.density import BatchedDensity, Batches, ModelOptions, Program, Sites, Target, one_thread_at_a_time
+from pyro_manifold.density import (
+    BatchedDensity,
+    Batches,
+    ModelOptions,
+    Program,
+    Sites,
+    Target,
+    one_thread_at_a_time,
+    refuse_guide,
+)
 from pyro_manifold.diagnostics import (
     Notes,
     Posterior,
@@ -116,6 +125,7 @@ def pathfinder(
     check_positive_integer(num_draws=num_draws, num_paths=num_paths)
     if not callable(model):
         raise ValueError(f"pathfinder: model={model!r}, expected a Pyro model, and its arguments after it.")
+    refuse_guide(model)
     program = Program(model, args, kwargs, None, ModelOptions(transforms, max_plate_nesting, init_strategy))
     found = _approximation(program, num_draws, num_paths)
     if found.khat > GOOD_KHAT:

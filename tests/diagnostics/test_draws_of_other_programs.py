@@ -77,7 +77,7 @@ def test_data_that_are_missing_are_named(arrays):
 
 
 def test_arguments_that_are_no_tuple():
-    with pytest.raises(ValueError, match=r"args a Tensor.*expected .*Program\(model, \(y,\)\)"):
+    with pytest.raises(ValueError, match=r"args is a Tensor.*expected .*Program\(model, \(y,\)\)"):
         Program(model, DATA)
 
 

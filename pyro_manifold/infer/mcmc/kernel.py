@@ -23,6 +23,7 @@ from pyro_manifold.density import (
     Program,
     Sites,
     Target,
+    refuse_guide,
     target_from_potential,
 )
 from pyro_manifold.diagnostics import chain_entries
@@ -70,6 +71,7 @@ class Kernel(MCMCKernel):
         for name, function in {"model": model, "potential_fn": potential_fn}.items():
             if function is not None and not callable(function):
                 raise ValueError(f"{name}={function!r}, expected a function; pass other arguments by name.")
+        refuse_guide(model)
         if (model is None) == (potential_fn is None):
             raise ValueError(f"{type(self).__name__}: expected exactly one of model and potential_fn.")
         if not callable(init_strategy):

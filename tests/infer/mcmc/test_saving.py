@@ -127,10 +127,10 @@ def test_what_does_not_fit_is_named():
     expected = run.state_dict()
     for broken, words in (
         ({name: value for name, value in saved.items() if name != "random"}, r"lacks \['random'\]"),
-        ({**saved, "iteration": "7"}, "'iteration' is '7', expected int"),
+        ({**saved, "iteration": "7"}, "'Run.iteration' is '7', expected int"),
         ({**saved, "tuning": {}}, "of WarmUp lacks"),
         ({**saved, "random": torch.zeros(3)}, "'random' is torch.float64"),
-        ({**saved, "state": None}, "of state is None, expected a dictionary"),
+        ({**saved, "state": None}, "of Run.state is None, expected a dictionary"),
         ({**saved, "forms": {}}, "of the run's graphs lacks"),
         ({**saved, "reference": {}}, r"of the reference points lacks \['manifolds', 'position', 'values'\]"),
         (
@@ -219,7 +219,7 @@ def test_an_interrupt_inside_an_iteration_leaves_the_run_where_it_was():
         (
             ("tuning", "adapters", "step_sizes", "rule", "value"),
             float("nan"),
-            "'value' is nan, expected a finite number",
+            "'DualAveragingStepSize.value' is nan, expected a finite number",
         ),
         (("tuning", "adapters", "lengths", "choice", "_window", "jumps"), None, "of the jumps of lengths is None"),
         (("forms", "density"), None, "form of the density is None"),
