@@ -7,7 +7,7 @@ import torch
 from pyro.distributions import transforms
 from pyro.infer import NUTS
 from pyro.infer.autoguide import AutoNormal
-from torch.distributions import biject_to
+from torch.distributions import biject_to, constraints
 
 from problems.monte_carlo import assert_mean
 from pyro_manifold.density import target_from_model, with_true_support
@@ -331,7 +331,13 @@ def test_a_latent_mixture_has_the_support_of_its_components():
 @pytest.mark.parametrize(
     ("distribution", "sentence"),
     [
-        (lambda: mixture_of(dist.Uniform(torch.tensor([0.0, 1.0]), 3.0)), "no map to unconstrained space is known"),
+        pytest.param(
+            lambda: mixture_of(dist.Uniform(torch.tensor([0.0, 1.0]), 3.0)),
+            "no map to unconstrained space is known",
+            marks=pytest.mark.skipif(
+                not hasattr(constraints, "MixtureSameFamilyConstraint"), reason="torch gives it that of its components"
+            ),
+        ),
         (lambda: dist.Wishart(torch.tensor(4.0), torch.eye(2)), "Wishart has the support .*LKJCholesky"),
         (lambda: dist.Poisson(3.0), "Poisson has infinitely many values.*GammaPoisson"),
     ],
