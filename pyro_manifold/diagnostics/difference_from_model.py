@@ -76,6 +76,8 @@ def check_bounds(program: Program, draws: Mapping[str, Tensor]) -> None:
     Supports that depend on other sites, or have no bounds, are not checked; those without have other shapes in
     unconstrained space, except for the real numbers.
     """
+    if program.loader is not None:  # the model cannot be run without its batches
+        return
     target = program.target
     names = sorted(set(target.transforms) - set(target.dependent))
     with pyro.validation_enabled(False):

@@ -54,7 +54,7 @@ _CLOSE = 3.0  # nats; of paths whose bounds are lower by more there are no draws
 _BARRIER = 1.0  # nats between two paths, below which both have found the same mode
 _BETWEEN = 8  # points at which a barrier is sought; even, since the middle of antipodes has no nearest point
 _NEARLY_EQUAL = 0.9  # effective fraction of weights above which the shape of their tail does not matter
-_FAR = {torch.float64: 1e10, torch.float32: 1e5}  # in unconstrained space, for improper posteriors
+_FAR = 1e10  # in unconstrained space, for coordinates on which the density does not depend; its root in float32
 _FLAT = 1.5  # the largest weight by the least of the tail: below, a shape would be fitted to differences of rounding
 
 
@@ -134,7 +134,7 @@ def pathfinder(
                 f"pathfinder: the tail of the importance weights has k̂ = {found.khat:.2f}, above {GOOD_KHAT}: draws "
                 "are a first look at the posterior, and their means and intervals may be wrong. Draw by "
                 "MCMC(OHMC(model)).",
-                remedy="MCMC(OHMC(model))",
+                remedy="MCMC",
             ),
             stacklevel=2,
         )
@@ -268,14 +268,17 @@ def best_gaussians(points: Points[Block], start: Tensor, random: torch.Generator
 
 
 def _sites_without_effect(problem: Problem, points: Points[Block], at: Tensor) -> list[str]:
-    """Return the sites with a coordinate in unconstrained space on which the density does not depend."""
+    """Return the sites with a coordinate in unconstrained space on which the density does not depend.
+
+    With more than 200 coordinates none is sought.
+    """
     parts = points.parts(at.unsqueeze(0))
     flags = {block: torch.full_like(x, float(block not in problem.manifolds)) for block, x in parts.items()}
     coordinates = points.rows(flags)[0].nonzero().squeeze(1)
-    if not len(coordinates):
+    if not 0 < len(coordinates) <= _MOST_EXACT:
         return []
     moves = torch.zeros(len(coordinates), len(at), dtype=at.dtype, device=at.device)
-    moves[torch.arange(len(moves)), coordinates] = _FAR[at.dtype]
+    moves.scatter_(1, coordinates.unsqueeze(1), _FAR if at.dtype == torch.float64 else _FAR**0.5)
     here, *there = (points.energy_and_slope(at + sign * moves)[0] for sign in (0, 1, -1))
     rounding = 100 * torch.finfo(at.dtype).eps * (1 + here.abs())
     flat = torch.stack([(energy - here).abs() <= rounding for energy in there]).all(0)

@@ -172,13 +172,13 @@ class LocalGaussian:
 
 
 def _bound(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the bound of log p - log q, ``(count, chains)``, and its standard error."""
+    """Return the bound of log p - log q, ``(count, chains)``, and its standard error, infinite for less than two."""
     inside = weights.isfinite()
     found = inside.sum(0)
     mean = torch.where(inside, weights, 0.0).sum(0) / found
     squares = torch.where(inside, (weights - mean).square(), 0.0).sum(0)
     bound = torch.where(found > 0, mean + (found / len(weights)).log(), -torch.inf)
-    return bound, torch.where(found > 1, squares, 0.0).sqrt() / found.clamp(min=1)
+    return bound, torch.where(found > 1, squares.sqrt() / found, torch.inf)
 
 
 def _tangent(points: Points[Any], at: Tensor, vectors: Tensor) -> Tensor:
