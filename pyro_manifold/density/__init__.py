@@ -23,7 +23,7 @@ from pyro_manifold.density.prior import prior_density
 from pyro_manifold.density.program import ModelOptions, Program, refuse_guide
 from pyro_manifold.density.seeds import seed_of
 from pyro_manifold.density.sites import has_data, is_deterministic, is_latent, latent_sites
-from pyro_manifold.density.supports import with_true_support
+from pyro_manifold.density.supports import bounds, with_true_support
 from pyro_manifold.density.target import Target, target_from_potential
 from pyro_manifold.density.tempered import (
     INVERSE_TEMPERATURE,

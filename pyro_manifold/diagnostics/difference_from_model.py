@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pyro
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 
-from pyro_manifold.density import Program, Sites, Target
+from pyro_manifold.density import Program, Sites, Target, bounds
+from pyro_manifold.distributions import of_elements
 from pyro_manifold.manifolds import Manifold
 
 
@@ -83,10 +83,11 @@ def check_bounds(program: Program, draws: Mapping[str, Tensor]) -> None:
     with pyro.validation_enabled(False):
         nodes = program.trace({name: draws[name][0, 0] for name in latent_sites(target)}).nodes
     for name in names:
-        support = nodes[name]["fn"].support
-        while isinstance(support, constraints.independent):
-            support = support.base_constraint
-        low, high = getattr(support, "lower_bound", -torch.inf), getattr(support, "upper_bound", torch.inf)
+        support = of_elements(nodes[name]["fn"].support)
+        interval = bounds(support)
+        if interval is None:
+            continue
+        low, high = interval
         value = draws[name]
         outside = int(((value < low) | (value > high)).sum())  # a bound itself may be reached by rounding
         if outside:

@@ -74,11 +74,9 @@ class Kernel(MCMCKernel):
         refuse_guide(model)
         if (model is None) == (potential_fn is None):
             raise ValueError(f"{type(self).__name__}: expected exactly one of model and potential_fn.")
-        if not callable(init_strategy):
-            raise ValueError(f"init_strategy={init_strategy!r}, expected a function such as init_to_sample.")
-        for name, mapping in {"transforms": transforms, "manifolds": manifolds}.items():
-            if mapping is not None and not isinstance(mapping, Mapping):
-                raise ValueError(f"{name}={mapping!r}, expected a dictionary by site.")
+        self._options = ModelOptions(transforms, max_plate_nesting, init_strategy)
+        if manifolds is not None and not isinstance(manifolds, Mapping):
+            raise ValueError(f"manifolds={manifolds!r}, expected a dictionary by site.")
         if model is not None and manifolds is not None:
             raise ValueError(
                 "manifolds is only for potential_fn: leave it out, as the manifolds of a model follow from the "
@@ -86,8 +84,6 @@ class Kernel(MCMCKernel):
             )
         self.model = model
         self.potential_fn = potential_fn
-        self._given_transforms = transforms
-        self._max_plate_nesting = max_plate_nesting
         self._init_strategy = init_strategy
         self._manifolds = manifolds
         self._warn = not ignore_jit_warnings
@@ -213,7 +209,7 @@ class Kernel(MCMCKernel):
         if program is not None:
             return program.target
         potential_fn: Any = self.potential_fn  # not None without a model, as ensured by the constructor
-        return target_from_potential(potential_fn, initial_params, self._manifolds, self._given_transforms)
+        return target_from_potential(potential_fn, initial_params, self._manifolds, self._options.transforms)
 
     def _check_takes_loader(self, args: tuple[Any, ...]) -> None:
         if not self.supports_minibatches:
@@ -229,9 +225,7 @@ class Kernel(MCMCKernel):
 
     @property
     def _model_options(self) -> ModelOptions:
-        return ModelOptions(
-            self._given_transforms, self._max_plate_nesting, self._init_strategy, subsample=self.supports_minibatches
-        )
+        return replace(self._options, subsample=self.supports_minibatches)
 
     def warn_of_draws(self, statistics: Statistics) -> None:
         """Warn about draws, by their statistics ``{name: (chains, draws)}``; by default there is nothing to warn of."""

@@ -234,9 +234,8 @@ class Executable(Generic[S, T]):
             return [value.clone() if any(value is x for x in values) else value for value in found]
 
         shared = range(len(example) - batches, len(example))
-        return compile_loop(
-            begin, step, end, len(carried), example, chains, shared, compared=0
-        )  # compared with batches
+        # Not compared here: `compile` compares it at all of its points.
+        return compile_loop(begin, step, end, len(carried), example, chains, shared, compared=0)
 
 
 def _with_steps(settings: T, num_steps: int) -> T:
