@@ -31,7 +31,7 @@ from pyro_manifold.infer.mcmc.running import IdentifiedQuantities, Record, Run
 from pyro_manifold.infer.mcmc.transitions import Block, Composition, Fixed, PositionState, Problem, Statistics
 from pyro_manifold.manifolds import Manifold
 
-_NOT_SETTINGS = ("_run", "_record", "_given_params", "_from_params", "_warn", "_jit_compile", "_tuned")
+_NOT_SETTINGS = ("_options", "_run", "_record", "_given_params", "_from_params", "_warn", "_jit_compile", "_tuned")
 """Attributes of a kernel that do not affect its draws, or whose content other attributes contain."""
 _PROCESS = os.getpid()  # that imported this module, which a forked process does not import again
 

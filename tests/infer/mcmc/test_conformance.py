@@ -249,6 +249,13 @@ def test_an_interrupted_run_is_resumed_bit_for_bit(name, tmp_path):
     assert same(contents(mcmc), contents(sampled(name)))
 
 
+@ALL
+def test_settings_by_which_a_run_is_known_are_the_same_in_another_process(name):
+    case = KERNELS[name]
+    kernel = case.make(case.model, init_strategy=init_to_value(values={}))
+    assert [setting for setting, words in kernel.configuration().items() if " at 0x" in words] == []
+
+
 def in_units_of(unit):
     x = pyro.sample("x", dist.Uniform(0.0, unit))
     pyro.sample("y", dist.Normal(x / unit, 0.2), obs=torch.tensor(0.3).to(x))
