@@ -52,6 +52,7 @@ COMMANDS = {
     "speed.storing.cost --pairs 2 --draws 20 --chains 2": (),
     "speed.svi '64 rows' AutoNormal": (),
     "speed.sparse_inputs --only Branin --samplers 'OHMC, one' --seeds 0 --sizes 2 4": (),
+    "speed.pyro_scripts --only 'schools, non' --seeds 0 --sizes 20 20": (),
     "speed.tall --shape 200 5 --chains 1 --seconds 0": (),
     "speed.tuning.low_rank --only 'polynomial|pumps' --seeds 0 --sizes 2 20 20": (),
     "speed.tuning.first_look --only dugongs --seeds 0 --draws 20 --lengths 20": (),
