@@ -16,6 +16,7 @@ from pyro_manifold.diagnostics.deterministic import deterministic_by_chain
 from pyro_manifold.diagnostics.installed_arviz import inference_data
 from pyro_manifold.diagnostics.likelihood import observed_values, pointwise_likelihood, warn_of_factors
 from pyro_manifold.diagnostics.posterior import Notes, Posterior
+from pyro_manifold.diagnostics.prior_density import log_prior as densities_of_prior
 from pyro_manifold.version import __version__
 
 Group = dict[str, Any]
@@ -28,6 +29,7 @@ def to_inferencedata(
     prior: Mapping[str, Any] | None = None,
     constant_data: Mapping[str, Any] | None = None,
     log_likelihood: bool | Mapping[str, Any] = True,
+    log_prior: bool = False,
     deterministic: bool = True,
     align: bool = False,
     coords: Mapping[str, Sequence[Any]] | None = None,
@@ -39,8 +41,8 @@ def to_inferencedata(
     records (``acceptance_rate``, ``accepted``, ``diverging``, ``energy``, ``energy_error``, ``step_size``, ``n_steps``,
     ``lp``, and for sites that have them ``orthogonality_error`` and ``reflected``; only ``diverging`` for kernels of
     other packages); ``observed_data`` and ``log_likelihood`` of the observed sites of the model;
-    ``posterior_predictive``, ``prior``, ``prior_predictive`` and ``constant_data`` if given. All groups in one call:
-    ``mcmc.to_inferencedata(prior=500, posterior_predictive=True)``.
+    ``posterior_predictive``, ``prior``, ``prior_predictive``, ``constant_data`` and ``log_prior`` if given or asked
+    for. All groups in one call: ``mcmc.to_inferencedata(prior=500, posterior_predictive=True, log_prior=True)``.
 
     ``lp`` is the log density that was sampled, up to a constant: of sites on a manifold with respect to the uniform
     distribution there, of others in unconstrained space. ``energy`` is the Hamiltonian, -lp plus kinetic energy.
@@ -59,6 +61,8 @@ def to_inferencedata(
         log_likelihood: compute the likelihood of each observation under each draw, which ``loo`` needs. Or given, for
             other units than the observations, such as groups: ``{name: (chains · draws, ...)}`` or
             ``(chains, draws, ...)``.
+        log_prior: compute the log density of the prior of each latent site under each draw, one number for each element
+            of its plates, which ArviZ's ``psense_summary`` needs (``psens`` before ArviZ 1).
         deterministic: compute the values of `pyro.deterministic` sites under each draw.
         align: align the draws by the symmetries of the posterior, as ``get_samples(align=True)`` does; deterministic
             sites are then those of the aligned draws.
@@ -97,7 +101,7 @@ def to_inferencedata(
         >>> idata.posterior["U"].dims
         ('chain', 'draw', 'row', 'column')
     """
-    check_flag(align=align)
+    check_flag(align=align, log_prior=log_prior)
     drawn = Posterior.of(source)
     drawn = drawn.aligned() if align else drawn
     posterior = {name: value.detach() for name, value in drawn.draws.items()}
@@ -109,6 +113,7 @@ def to_inferencedata(
         "constant_data": dict(constant_data or {}),
     }
     observed: Group = {}
+    densities: Group = {}
     if not isinstance(log_likelihood, bool):
         groups["log_likelihood"] = _by_chain("log_likelihood", log_likelihood, chains, draws)
     if program is not None:
@@ -119,14 +124,19 @@ def to_inferencedata(
             groups["observed_data"] = dict(observed_values(program, flat))
         if log_likelihood is True:
             groups["log_likelihood"], observed = _log_likelihood(program, posterior, chains, draws)
+        if log_prior:
+            densities = _log_prior(program, flat, chains, draws)
     groups |= _prior_groups(prior, groups["posterior"], groups.get("observed_data", {}))
     arrays = {name: _arrays(group) for name, group in groups.items() if group}
     named = _checked_dims(arrays, dims or {}, coords or {})
     attributes = {"inference_library": "pyro_manifold", "inference_library_version": __version__}
     names = _exported_names(arrays, named)
     arrays = {group: {names.get(name, name): x for name, x in values.items()} for group, values in arrays.items()}
-    named, observed = ({names.get(name, name): x for name, x in each.items()} for each in (named, _arrays(observed)))
-    found = inference_data(arrays, coords or {}, named, attributes, observed)
+    named, densities, observed = (
+        {names.get(name, name): x for name, x in each.items()}
+        for each in (named, _arrays(densities), _arrays(observed))
+    )
+    found = inference_data(arrays, coords or {}, named, attributes, log_prior=densities, observed=observed)
     return _with_notes(found, drawn.notes)
 
 
@@ -197,6 +207,15 @@ def _log_likelihood(program: Program, posterior: Mapping[str, Tensor], chains: i
         warn_of_factors(program, flat, "or give log_likelihood={site: its values}, or False")
     values = {name: value.reshape(chains, draws, *value.shape[1:]) for name, value in found.values.items()}
     return values, dict(found.observed)
+
+
+def _log_prior(program: Program, flat: Mapping[str, Tensor], chains: int, draws: int) -> Group:
+    try:
+        found = densities_of_prior(program, flat)
+    except Exception as error:  # as above
+        warnings.warn(f"log_prior is left out: {error}.", stacklevel=3)
+        return {}
+    return {name: value.reshape(chains, draws, *value.shape[1:]) for name, value in found.items()}
 
 
 def _deterministic(program: Program, posterior: Mapping[str, Tensor]) -> Group:

@@ -191,6 +191,8 @@ def inference_data(
     coords: Mapping[str, Any],
     dims: Mapping[str, Sequence[str]],
     attributes: Mapping[str, Any],
+    *,
+    log_prior: Mapping[str, Array] | None = None,
     observed: Mapping[str, Array] | None = None,
 ) -> Any:
     """Return arrays as an ``arviz.InferenceData``, or with ArviZ 1 as an ``xarray.DataTree`` with the same groups.
@@ -200,6 +202,7 @@ def inference_data(
         coords: labels of dimensions.
         dims: names of the dimensions of variables, without chain and draw.
         attributes: attributes of the whole.
+        log_prior: log densities; their dimensions are the first ones of the same variables in the posterior.
         observed: which entries of a log likelihood are observations, ``{name: (...)}``; all if it is not named.
     """
     arviz = imported_arviz()
@@ -214,7 +217,23 @@ def inference_data(
     masked = {name: entries for name, entries in (observed or {}).items() if not entries.all()}
     if masked:
         _keep_observations(data, masked)
+    if log_prior:
+        _add_log_prior(data, log_prior)
     return data
+
+
+def _add_log_prior(data: Any, log_prior: Mapping[str, Array]) -> None:
+    """Add log densities by the dimensions of the posterior, which `arviz.from_dict` does only for arrays as large."""
+    from xarray import Dataset, DataTree
+
+    posterior = data["posterior"]
+    named = {name: (posterior[name].dims[: array.ndim], array) for name, array in log_prior.items()}
+    used = {dimension for dimensions, _ in named.values() for dimension in dimensions}
+    found = Dataset(named, {name: posterior.coords[name] for name in used if name in posterior.coords})
+    if is_before_1():
+        data.add_groups({"log_prior": found})
+    else:
+        data["log_prior"] = DataTree(found)
 
 
 def _keep_observations(data: Any, masked: Mapping[str, Array]) -> None:

@@ -56,7 +56,11 @@ REDUCED = {
         '"num_warmup": 500, "num_samples": 500': '"num_warmup": 20, "num_samples": 20',
         "pm.sample(200, tune=200": "pm.sample(10, tune=10",
     },
-    "priors.md": {"num_samples=300": "num_samples=20", "count=300": "count=5"},
+    "priors.md": {
+        "num_samples=300": "num_samples=20",
+        "count=300": "count=5",
+        "num_samples=400, warmup": "num_samples=20, warmup",
+    },
     "several_processes.md": {'init_process_group("gloo")': f'init_process_group("gloo", {ALONE})'},
 }
 """Replacements for the sake of time or of processes: so that it runs, not to what end."""
