@@ -52,6 +52,7 @@ from pyro_manifold.diagnostics.likelihood import (
 )
 from pyro_manifold.diagnostics.missed_regions import find_missed_regions
 from pyro_manifold.diagnostics.modes import Modes, modes
+from pyro_manifold.diagnostics.notebook import in_html
 from pyro_manifold.diagnostics.plots import (
     plot_biplot,
     plot_loadings,

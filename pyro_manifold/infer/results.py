@@ -20,6 +20,7 @@ from pyro_manifold.diagnostics import (
     check_flag,
     deterministic_by_chain,
     diagnose,
+    in_html,
     of_pyro,
     summarise,
     to_inferencedata,
@@ -209,6 +210,11 @@ class Results(pyro.infer.MCMC):
         """
         self._check_there_are_draws("to_inferencedata")
         return to_inferencedata(self.posterior, **with_draws(self.posterior, options))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: sites with R-hat and effective sample sizes, and the number of divergences."""
+        there_are_draws = self._samples is not None and self.num_samples
+        return in_html(self.posterior if there_are_draws else None, f"MCMC by {type(self.kernel).__name__}")
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling: results and settings, without graphs, and without the run that made them."""

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pyro
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from pyro_manifold.contrib.calibration.quantities import Quantities
 from pyro_manifold.contrib.calibration.simulation import Conditioned, Generator, Simulated
@@ -21,6 +20,7 @@ from pyro_manifold.diagnostics import StuckChains, Values, stuck_chains
 from pyro_manifold.infer import MCMC
 from pyro_manifold.infer.mcmc import Kernel
 from pyro_manifold.infer.mcmc.running import Outcome, Shards, Store, outcome_of, outcomes_of
+from pyro_manifold.progress import progress_bar
 from pyro_manifold.store import Archive, numbered_path, packed, write_durably
 
 _STEM = "dataset"
@@ -147,7 +147,8 @@ def one_by_one(study: Study, count: int, shards: Shards | None, disable_progbar:
         return outcomes_of(shards, study, 1, disable_progbar)
     before = pyro.util.get_rng_state()
     try:
-        return [outcome_of(study, count, number) for number in tqdm(range(count), disable=disable_progbar)]
+        with progress_bar(total=count, disable=disable_progbar, iterable=range(count)) as numbers:
+            return [outcome_of(study, count, number) for number in numbers]
     finally:
         pyro.util.set_rng_state(before)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tqdm.auto import tqdm
-
 from pyro_manifold.infer.smc.annealing import Level
+from pyro_manifold.progress import progress_bar
 
 
 class ProgressBar:
@@ -16,7 +15,7 @@ class ProgressBar:
     """
 
     def __init__(self, disable: bool, levels: list[Level]) -> None:
-        self._bar = tqdm(unit="level", disable=disable)
+        self._bar = progress_bar(unit="level", disable=disable)
         self._levels = levels
 
     def __enter__(self) -> ProgressBar:

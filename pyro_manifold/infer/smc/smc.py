@@ -15,7 +15,7 @@ from pyro.infer.autoguide.initialization import init_to_sample
 from torch import Tensor
 
 from pyro_manifold.density import Program, Sites, Target, one_thread_at_a_time, split, tempered
-from pyro_manifold.diagnostics import Posterior, Symmetry, check_flag, summarise, to_inferencedata
+from pyro_manifold.diagnostics import Posterior, Symmetry, check_flag, in_html, summarise, to_inferencedata
 from pyro_manifold.infer.mcmc import check_positive_integer, check_shards, is_a
 from pyro_manifold.infer.mcmc.adaptation import particle_tuning
 from pyro_manifold.infer.mcmc.hmc import HamiltonianKernel
@@ -298,6 +298,12 @@ class SMC:
         """
         self._found("to_inferencedata")
         return to_inferencedata(self.posterior, **with_draws(self.posterior, options))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: log evidence, and sites with R-hat and effective sample sizes."""
+        if self._result is None:
+            return in_html(None, "SMC")
+        return in_html(self.posterior, f"SMC, log evidence {self.log_evidence:.2f} ± {self.log_evidence_error:.2f}")
 
     def _found(self, method: str) -> Result:
         if self._result is None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from pyro_manifold.contrib.learned_sampler import MetaSampler, check_folder, read, write
 from pyro_manifold.contrib.learned_sampler.training.losses import Loss, divergence
@@ -19,6 +18,7 @@ from pyro_manifold.contrib.learned_sampler.training.settings import MetaTask, Tr
 from pyro_manifold.contrib.learned_sampler.training.unrolled import Draws, Unrolled
 from pyro_manifold.density import seed_of
 from pyro_manifold.infer.mcmc import check_positive, check_positive_integer
+from pyro_manifold.progress import progress_bar
 
 _KIND = "MetaTraining"
 _LARGEST_GRADIENT = 1.0
@@ -360,7 +360,7 @@ def train_meta_sampler(
             f"{checkpoint} has {training.rounds} rounds, and rounds={rounds}: ask for as many or more, or start again "
             "with another file."
         )
-    with tqdm(total=rounds, initial=training.rounds, disable=disable_progbar, desc="Training") as bar:
+    with progress_bar(total=rounds, initial=training.rounds, disable=disable_progbar, desc="Training") as bar:
         while training.rounds < rounds:
             losses = training.advance()
             figures = {name: f"{value:.3g}" for name, value in losses.items()}

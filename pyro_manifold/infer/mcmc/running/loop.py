@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from pyro_manifold.density import Sites, Target
 from pyro_manifold.infer.mcmc.running.record import Record
 from pyro_manifold.infer.mcmc.running.run import Run
 from pyro_manifold.infer.mcmc.transitions import NotFiniteError, Statistics
+from pyro_manifold.progress import progress_bar
 
 _SECONDS_BETWEEN_REPORTS = 0.2
 
@@ -226,7 +226,7 @@ class ProgressBar:
     """
 
     def __init__(self, total: int, figures: Any, disable: bool, made: int = 0) -> None:
-        self._bar = tqdm(total=total, initial=made, disable=disable, mininterval=_SECONDS_BETWEEN_REPORTS)
+        self._bar = progress_bar(total=total, initial=made, disable=disable, mininterval=_SECONDS_BETWEEN_REPORTS)
         self._figures, self._disable, self._total = figures, disable, total
         self._pending, self._reported = 0, 0.0
 

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, Protocol
 import pyro
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from pyro_manifold.compiled import NotTraced
 from pyro_manifold.density import Program, Sites, seed_of
 from pyro_manifold.diagnostics import SamplerWarning
 from pyro_manifold.infer.mcmc.checks import check_positive_integer
 from pyro_manifold.infer.mcmc.running.store import Store, has_begun
+from pyro_manifold.progress import progress_bar
 from pyro_manifold.store import shard_folder, write_roughly
 
 _ATTEMPTS = 3
@@ -294,7 +294,7 @@ def outcomes_of(shards: Shards, job: Work, total: int, disable_progbar: bool) ->
             "create unpicklable objects inside the model, or leave executor out."
         ) from error
     folder = None if job.store is None else job.store.folder
-    with tqdm(total=shards.count * total, disable=disable_progbar) as bar:
+    with progress_bar(total=shards.count * total, disable=disable_progbar) as bar:
         return _Scheduler(shards, payload, lambda ended: _show(bar, folder, shards.count, total, ended)).outcomes()
 
 
