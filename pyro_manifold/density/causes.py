@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from pyro import poutine
-from pyro.distributions import constraints
+from pyro.distributions import Unit, constraints
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Distribution
@@ -208,7 +208,7 @@ def _shapes(error: Exception, witness: SiteRecorder) -> str | None:
 def wrong_parameters(distribution: Any) -> str | None:
     """Return a clause that names a parameter of a distribution outside its constraint; None if each is inside."""
     for part in parts(distribution):
-        for name, value, constraint in _parameters(part):
+        for name, value, constraint in () if isinstance(part, Unit) else _parameters(part):  # a term of `pyro.factor`
             try:
                 inside = constraint.check(value)
             except Exception:  # a shape, dtype or type that cannot be checked

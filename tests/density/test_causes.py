@@ -305,6 +305,12 @@ def test_parameters_out_of_range():
     assert sentence(lambda: run(negative)).startswith("Site 'x': scale of Normal has 2 of 2 values outside GreaterThan")
     assert "scale of Normal has 2 of 2 values outside GreaterThan" in sentence(lambda: run(zero))
 
+    def not_a_number():
+        pyro.factor("f", pyro.sample("x", dist.Normal(0.0, 1.0)) * torch.nan)
+
+    message = sentence(lambda: run(not_a_number))
+    assert "the log density of ['f'] is not finite there: check" in message  # and no word of how Pyro writes a factor
+
 
 def test_sites_that_cannot_be_drawn_from_need_a_start():
     class Undrawable(dist.Normal):
