@@ -85,8 +85,8 @@ def to_inferencedata(
 
     Raises:
         ValueError: for a run without draws, for another number of posterior predictive draws or another shape, for
-            ``dims`` and ``coords`` that name nothing or do not fit, or for ``align`` if the symmetries of the posterior
-            are not known.
+            ``dims`` and ``coords`` that name nothing or do not fit, for ``log_prior`` without a model, or for ``align`` if the
+            symmetries of the posterior are not known.
 
     Examples:
         >>> import pyro, torch, pyro.distributions as dist
@@ -116,6 +116,8 @@ def to_inferencedata(
     densities: Group = {}
     if not isinstance(log_likelihood, bool):
         groups["log_likelihood"] = _by_chain("log_likelihood", log_likelihood, chains, draws)
+    if program is None and log_prior:
+        raise ValueError("log_prior=True needs a model, but there is a potential_fn, or draws without a Program.")
     if program is not None:
         flat = {name: value.flatten(0, 1) for name, value in posterior.items()}
         if deterministic:

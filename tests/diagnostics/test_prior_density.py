@@ -90,3 +90,5 @@ def test_what_cannot_be_computed_is_left_out_with_its_reason():
     assert "log_prior" not in set(idata)
     with pytest.raises(ValueError, match="log_prior='U', expected True or False"):
         to_inferencedata({"x": torch.zeros(1, 4)}, log_prior="U")
+    with pytest.raises(ValueError, match="log_prior=True needs a model"):
+        to_inferencedata({"x": torch.zeros(1, 4)}, log_prior=True)
