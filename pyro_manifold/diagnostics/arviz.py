@@ -85,8 +85,8 @@ def to_inferencedata(
 
     Raises:
         ValueError: for a run without draws, for another number of posterior predictive draws or another shape, for
-            ``dims`` and ``coords`` that name nothing or do not fit, for ``log_prior`` without a model, or for ``align`` if the
-            symmetries of the posterior are not known.
+            ``dims`` and ``coords`` that name nothing or do not fit, for ``log_prior`` without a model, or for
+            ``align`` if the symmetries of the posterior are not known.
 
     Examples:
         >>> import pyro, torch, pyro.distributions as dist
