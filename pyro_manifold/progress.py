@@ -20,7 +20,8 @@ def progress_bar(*, disable: bool = False, total: int | None = None, **options: 
         total: number of iterations, if it is known.
         options: further arguments of `tqdm.tqdm`.
     """
-    if not disable and not _moves_the_cursor():
+    disable = disable or sys.stderr is None  # as in programs without a console
+    if not disable and _is_a_file(sys.stderr):
         options |= {
             "file": _Lines(sys.stderr),
             "mininterval": _SECONDS_BETWEEN_LINES,
@@ -30,9 +31,14 @@ def progress_bar(*, disable: bool = False, total: int | None = None, **options: 
     return tqdm(total=total, disable=disable, **options)
 
 
-def _moves_the_cursor() -> bool:
-    """Return whether a carriage return begins the line again, as in terminals and in the output of notebooks."""
-    return "ipykernel" in sys.modules or sys.stderr.isatty()
+def _is_a_file(stream: TextIO) -> bool:
+    """Return whether a carriage return does not begin the line again, as it does in terminals and notebooks."""
+    if type(stream).__module__.startswith("ipykernel"):
+        return False
+    try:
+        return not stream.isatty()
+    except (AttributeError, ValueError):  # another object with a method `write`, or a stream that was closed
+        return False
 
 
 class _Lines:
@@ -47,4 +53,5 @@ class _Lines:
             self._stream.write(f"{text}\n")
 
     def flush(self) -> None:
-        self._stream.flush()
+        if hasattr(self._stream, "flush"):
+            self._stream.flush()

@@ -48,6 +48,31 @@ def test_nothing_is_shown_where_it_is_disabled(monkeypatch, stream):
     assert shown(monkeypatch, stream(), total=60, disable=True) == ""
 
 
+class Writer:
+    """A stream that has only what `print` needs, as some loggers install."""
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+
+    def getvalue(self):
+        return self.text
+
+
+@pytest.mark.parametrize("stream", [None, Writer()])
+def test_any_stream_will_do(monkeypatch, stream):
+    monkeypatch.setattr("sys.stderr", stream)
+    with progress_bar(total=3) as bar:
+        bar.update()
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr("sys.stderr", closed)
+    with progress_bar(total=3) as bar:
+        bar.update()
+
+
 def test_a_run_writes_lines(capsys):
     MCMC(OHMC(lambda: pyro.sample("x", dist.Normal(0.0, 1.0))), num_samples=10, warmup_steps=10).run()
     lines = capsys.readouterr().err.splitlines()

@@ -49,11 +49,16 @@ def _row(cells: Sequence[str], tag: str) -> str:
 
 
 def _measures(values: Tensor) -> list[str]:
-    """Return the largest R-hat and the smallest effective sample size of entries that vary."""
+    """Return the largest R-hat and the smallest effective sample size of entries that vary, or why there are none."""
+    if not values.numel():
+        return ["", ""]
+    if not bool(values.isfinite().all()):
+        return ["<strong>not finite</strong>", ""]
+    if not bool((values != values[:1, :1]).any()):
+        return ["constant", ""]
     found = convergence(values, ("r_hat", "ess_bulk"))
     r_hat, size = (found[name][~found[name].isnan()] for name in ("r_hat", "ess_bulk"))
-    if not len(r_hat):
-        return ["constant", ""]
-    largest = float(r_hat.max())
-    text = f"{largest:.3f}" if largest <= _LARGEST_R_HAT else f"<strong>{largest:.3f}</strong>"
-    return [text, f"{float(size.min()):.0f}"]
+    largest = round(float(r_hat.max()), 3) if len(r_hat) else None  # a chain alone needs eight draws
+    text = "" if largest is None else f"{largest:.3f}"
+    bold = largest is not None and largest > _LARGEST_R_HAT
+    return [f"<strong>{text}</strong>" if bold else text, f"{float(size.min()):.0f}" if len(size) else ""]

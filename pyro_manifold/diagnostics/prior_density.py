@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pyro
 import torch
@@ -11,6 +11,9 @@ from torch import Tensor
 
 from pyro_manifold.density import Program
 from pyro_manifold.diagnostics.replay import Node, Values, first_draw, over_draws, same, without_draws
+
+_MOST_VALUES = 32  # of a discrete site that are tried, to find the priors that depend on it
+_DRAWS = 3
 
 
 def log_prior(program: Program, samples: Mapping[str, Tensor]) -> Values:
@@ -36,16 +39,17 @@ def log_prior(program: Program, samples: Mapping[str, Tensor]) -> Values:
         dropped = [name for name, site in missing.items() if not site["fn"].has_enumerate_support]
         if dropped:
             raise ValueError(f"there are no draws of {dropped}, which save_params leaves out")
-        low, high = ({name: _end_of_support(site, k) for name, site in missing.items()} for k in (0, -1))
+        discrete = list(_values_of(program, first, missing))
 
-        def of_one_draw(values: Values, discrete: Values) -> Values:
-            trace = program.trace({**values, **discrete})
+        def of_one_draw(values: Values, fixed: Values) -> Values:
+            trace = program.trace({**values, **fixed})
             trace.compute_log_prob()
             nodes = {name: trace.nodes[name] for name in samples if trace.nodes.get(name, {}).get("type") == "sample"}
             return {name: node["log_prob"] for name, node in nodes.items()}
 
-        ends = [of_one_draw(first, each) for each in (low, high)]
-        of_mixtures = [name for name in ends[0] if not same(ends[0][name], ends[1][name])]
+        densities = of_one_draw(first, discrete[0])
+        others = [of_one_draw(first, each) for each in discrete[1:]]
+        of_mixtures = [name for name, value in densities.items() if not all(same(value, x[name]) for x in others)]
     if of_mixtures:
         warnings.warn(
             f"log_prior leaves out {of_mixtures}, whose priors depend on {list(missing)}, sites that were summed out.",
@@ -53,12 +57,19 @@ def log_prior(program: Program, samples: Mapping[str, Tensor]) -> Values:
         )
 
     def of_single_sites(values: Values) -> Values:
-        return {name: value for name, value in of_one_draw(values, low).items() if name not in of_mixtures}
+        return {name: value for name, value in of_one_draw(values, discrete[0]).items() if name not in of_mixtures}
 
     return over_draws(of_single_sites, samples)
 
 
-def _end_of_support(site: Node, end: int) -> Tensor:
-    """Return the first or the last value of the support of a discrete site, in the shape of its value."""
-    values: Tensor = site["fn"].enumerate_support()
-    return values[end].expand_as(site["value"])
+def _values_of(program: Program, first: Values, sites: Mapping[str, Node]) -> Iterator[Values]:
+    """Yield the first value of each discrete site, then all values of one after the other, then draws of all."""
+    supports = {name: site["fn"].enumerate_support()[:_MOST_VALUES] for name, site in sites.items()}
+    lowest = {name: support[0].expand_as(sites[name]["value"]) for name, support in supports.items()}
+    yield lowest
+    for name, support in supports.items():
+        for value in support[1:]:
+            yield lowest | {name: value.expand_as(sites[name]["value"])}
+    for _ in range(_DRAWS if sites else 0):  # elements of a plate differ in them
+        nodes = program.trace(first).nodes
+        yield {name: nodes[name]["value"] for name in sites}

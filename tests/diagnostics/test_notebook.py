@@ -32,7 +32,19 @@ def test_each_site_has_a_row_and_large_r_hats_are_bold():
     assert [row[:2] for row in rows[1:]] == [["a<b", "2×3"], ["apart", "number"], ["constant", "number"], ["none", "0"]]
     assert bold == [row[2] for row in rows[1:3] if float(row[2]) > 1.01]
     assert float(rows[2][2]) > 1.3 > 1.1 > float(rows[1][2])
-    assert rows[3][2] == rows[4][2] == "constant"
+    assert rows[3][2:] == ["constant", ""]
+    assert rows[4][2:] == ["", ""]
+
+
+def test_draws_that_are_not_finite_are_named():
+    draws = torch.randn(2, 20, 3)
+    draws[1, 7, 0] = torch.nan
+    _, rows, bold = cells(in_html(Posterior({"x": draws, "few": torch.randn(2, 20)}), "mine"))
+    assert rows[1][2:] == ["not finite", ""]
+    assert bold[0] == "not finite"
+    _, rows, _ = cells(in_html(Posterior({"x": torch.randn(1, 4)}), "a chain alone"))
+    assert rows[1][2] == ""
+    assert float(rows[1][3]) > 0
 
 
 def model():

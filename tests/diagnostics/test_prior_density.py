@@ -59,6 +59,25 @@ def test_each_site_has_the_density_of_its_prior():
     np.testing.assert_allclose(differences, differences[0, 0], rtol=1e-10)  # minus the log of the normalising constant
 
 
+def mixtures(y):
+    """Sites that depend on discrete ones in ways that single values do not show."""
+    z = pyro.sample("z", dist.Categorical(torch.ones(3)))
+    first, second = (pyro.sample(name, dist.Bernoulli(0.3)) for name in ("first", "second"))
+    pyro.sample("by the middle value", dist.Normal(torch.tensor([0.0, 5.0, 0.0])[z], 1.0))
+    pyro.sample("by a difference", dist.Normal(5 * (first - second), 1.0))
+    with pyro.plate("groups", 4):
+        of_groups = pyro.sample("of groups", dist.Bernoulli(0.5))
+    pyro.sample("by a contrast", dist.Normal(of_groups[..., 0] - of_groups[..., 1], 1.0))
+    pyro.sample("alone", dist.Normal(0.0, 1.0))
+
+
+def test_sites_of_mixtures_are_found_by_all_values():
+    names = ("by the middle value", "by a difference", "by a contrast", "alone")
+    with pytest.warns(UserWarning, match="leaves out .*, whose priors depend on"):
+        idata = exported(mixtures, {name: torch.zeros(8) for name in names}, None, log_likelihood=False)
+    assert set(idata.log_prior.data_vars) == {"alone"}
+
+
 def conjugate(y):
     x = pyro.sample("x", dist.Normal(0.0, 1.0))
     with pyro.plate("rows", len(y)):
