@@ -13,7 +13,7 @@ from pyro_manifold.density import Program
 from pyro_manifold.diagnostics.replay import Node, Values, first_draw, over_draws, same, without_draws
 
 _MOST_VALUES = 32  # of a discrete site that are tried, to find the priors that depend on it
-_DRAWS = 3
+_DRAWS = 20
 
 
 def log_prior(program: Program, samples: Mapping[str, Tensor]) -> Values:
