@@ -74,7 +74,7 @@ PARTS = {
     "one_chain": Part("understand/ohmc.md", "speed.tuning.one_chain"),
     "drift": Part("understand/ohmc.md", "speed.drift"),
     "sparse_inputs": Part("gallery/sparse_inputs.md", "speed.sparse_inputs --only Branin --seeds 0"),
-    "pyro_scripts": Part("how_to/pyro_scripts.md", "speed.pyro_scripts"),
+    "pyro_scripts": Part("how_to/pyro_scripts.md", "speed.pyro_scripts --only 'schools|seeds'"),
     "stochastic_steps": Part("understand/stochastic_gradients.md", "speed.stochastic_gradients"),
 }
 
