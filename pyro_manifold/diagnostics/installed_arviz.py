@@ -224,7 +224,7 @@ def inference_data(
 
 def _add_log_prior(data: Any, log_prior: Mapping[str, Array]) -> None:
     """Add log densities by the dimensions of the posterior, which `arviz.from_dict` does only for arrays as large."""
-    from xarray import Dataset, DataTree
+    from xarray import Dataset
 
     posterior = data["posterior"]
     named = {name: (posterior[name].dims[: array.ndim], array) for name, array in log_prior.items()}
@@ -233,6 +233,8 @@ def _add_log_prior(data: Any, log_prior: Mapping[str, Array]) -> None:
     if is_before_1():
         data.add_groups({"log_prior": found})
     else:
+        from xarray import DataTree
+
         data["log_prior"] = DataTree(found)
 
 
@@ -267,7 +269,7 @@ def of_datasets(groups: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any
     """
     arviz = imported_arviz()
     if not is_before_1():
-        from xarray import Dataset, DataTree
+        from xarray import Dataset
 
         return DataTree.from_dict({"/": Dataset(attrs=dict(attributes)), **groups})
     with warnings.catch_warnings():
