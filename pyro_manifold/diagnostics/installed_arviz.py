@@ -269,7 +269,7 @@ def of_datasets(groups: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any
     """
     arviz = imported_arviz()
     if not is_before_1():
-        from xarray import Dataset
+        from xarray import Dataset, DataTree
 
         return DataTree.from_dict({"/": Dataset(attrs=dict(attributes)), **groups})
     with warnings.catch_warnings():
