@@ -11,7 +11,7 @@ tail, of all numbers and the log density.
 from benchmarks.estimates import effective_sizes, summary
 from benchmarks.measure import Setting, measure_apart
 from benchmarks.problems.published.peers import NAMES
-from benchmarks.study import Study, option, spread
+from benchmarks.study import Study, option, spread, switch
 
 MATRICES = ("exercises, rank 1", "Florentine marriages")
 PROBLEMS = {name: name for name in NAMES if name not in MATRICES}
@@ -23,7 +23,8 @@ def run(name, _, seed, arguments):
     """Figures of both packages, ``{"Pyro cpu_seconds": …, "here cpu_seconds": …}``."""
     figures = {}
     for title, peer in PEERS.items():
-        row = Setting("", peer, CHAINS, *arguments.sizes, {"seed": seed})
+        compiled = {"jit_compile": True, "ignore_jit_warnings": True} if arguments.jit and title == "Pyro" else {}
+        row = Setting("", peer, CHAINS, *arguments.sizes, {"seed": seed, **compiled})
         values, found = measure_apart("benchmarks.problems.published.peers:PROBLEMS", name, row, 1, arguments.limit)
         if values is None:
             return {"failed": f"{title}, {found['failed']}"}
@@ -55,6 +56,7 @@ STUDY = Study(
     run=run,
     options={
         "sizes": option((500, 500), "warm-up and draws of each chain"),
+        "jit": switch("compile the density in Pyro, by jit_compile=True"),
         "limit": option(1800, "seconds after which a run counts as failed"),
     },
 )
