@@ -208,7 +208,7 @@ def _shapes(error: Exception, witness: SiteRecorder) -> str | None:
 def wrong_parameters(distribution: Any) -> str | None:
     """Return a clause that names a parameter of a distribution outside its constraint; None if each is inside."""
     for part in parts(distribution):
-        for name, value, constraint in () if isinstance(part, Unit) else _parameters(part):  # a term of `pyro.factor`
+        for name, value, constraint in _parameters(part):
             try:
                 inside = constraint.check(value)
             except Exception:  # a shape, dtype or type that cannot be checked
@@ -222,6 +222,8 @@ def wrong_parameters(distribution: Any) -> str | None:
 
 
 def _parameters(distribution: Any) -> Iterator[tuple[str, Tensor, Constraint]]:
+    if isinstance(distribution, Unit):  # a term of `pyro.factor`, which has a value and no parameters to the user
+        return
     of_kind: Mapping[str, Constraint] = getattr(distribution, "arg_constraints", None) or {}
     for name, constraint in of_kind.items():
         derived = name not in vars(distribution) and isinstance(getattr(type(distribution), name, None), lazy_property)

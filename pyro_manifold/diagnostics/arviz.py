@@ -125,7 +125,7 @@ def to_inferencedata(
         if program.loader is None:
             groups["observed_data"] = dict(observed_values(program, flat))
         if log_likelihood is True:
-            groups["log_likelihood"], observed = _log_likelihood(program, posterior, chains, draws)
+            groups["log_likelihood"], observed = _log_likelihood(program, flat, chains, draws)
         if log_prior:
             densities = _log_prior(program, flat, chains, draws)
     groups |= _prior_groups(prior, groups["posterior"], groups.get("observed_data", {}))
@@ -197,9 +197,8 @@ def _prior_groups(prior: Mapping[str, Any] | None, posterior: Group, observed: G
     return {"prior": {name: x for name, x in values.items() if name not in names}, "prior_predictive": predictive}
 
 
-def _log_likelihood(program: Program, posterior: Mapping[str, Tensor], chains: int, draws: int) -> tuple[Group, Group]:
+def _log_likelihood(program: Program, flat: Mapping[str, Tensor], chains: int, draws: int) -> tuple[Group, Group]:
     """Return the log likelihood of each entry of the observed sites, and which entries are observations."""
-    flat = {name: value.reshape(chains * draws, *value.shape[2:]) for name, value in posterior.items()}
     try:
         found = pointwise_likelihood(program, flat)
     except Exception as error:  # a model can raise any exception; the other groups are still exported

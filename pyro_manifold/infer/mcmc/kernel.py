@@ -84,7 +84,6 @@ class Kernel(MCMCKernel):
             )
         self.model = model
         self.potential_fn = potential_fn
-        self._init_strategy = init_strategy
         self._manifolds = manifolds
         self._warn = not ignore_jit_warnings
         # Transforms to unconstrained space of sites that are not on a manifold; Pyro reads them also after `cleanup`.

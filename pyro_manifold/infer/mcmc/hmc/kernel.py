@@ -174,7 +174,7 @@ class HamiltonianKernel(Kernel):
     def initialised(self, problem: Problem, warmup_steps: int) -> Problem:
         """Replace random initial values far from the typical set by `nearer_starts`."""
         adapts = self._plan.adapt_step_size and self._plan.adapt_mass_matrix and len(windows(warmup_steps)) > 1
-        if not (adapts and problem.drawn and self._init_strategy is init_to_uniform):
+        if not (adapts and problem.drawn and self._options.init_strategy is init_to_uniform):
             return problem
         where = problem.position, problem.potential, problem.manifolds
         return problem.at(nearer_starts(*where, problem.other_starts, problem.random))

@@ -294,5 +294,7 @@ def test_the_prior_of_an_unidentified_parameter_is_checked_next_to_a_well_identi
     for scale in (1.1, 10.0):
         with pytest.raises(ValueError, match="the gradient of 'b' differs"):
             made(tmp_path, kernel, (scale, x, y), warmup_steps=50, resume=True)
-    rewritten = OHMC(lambda s, x, y: well_and_badly_known(s, x.flip(0), y.flip(0)), init_strategy=kernel._init_strategy)
+    rewritten = OHMC(
+        lambda s, x, y: well_and_badly_known(s, x.flip(0), y.flip(0)), init_strategy=kernel._options.init_strategy
+    )
     assert made(tmp_path, rewritten, (1.0, x, y), warmup_steps=50, resume=True).num_samples == 8
