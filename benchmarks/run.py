@@ -72,6 +72,7 @@ PARTS = {
     "lengths_matrices": Part(LENGTHS, f"speed.tuning.lengths --published --only '{MATRICES}'"),
     "low_rank": Part("understand/ohmc.md", "speed.tuning.low_rank"),
     "one_chain": Part("understand/ohmc.md", "speed.tuning.one_chain"),
+    "square_matrices": Part("understand/ohmc.md", "speed.square_matrices"),
     "drift": Part("understand/ohmc.md", "speed.drift"),
     "sparse_inputs": Part("gallery/sparse_inputs.md", "speed.sparse_inputs --only Branin --seeds 0"),
     "pyro_scripts": Part("how_to/pyro_scripts.md", "speed.pyro_scripts --only 'schools|seeds'"),

@@ -47,6 +47,7 @@ COMMANDS = {
     "speed.optimisers Procrustes": ("geoopt",),
     "speed.cointegration --ranks 1 --seeds 0 --sizes 60 20": ("statsmodels",),
     "speed.set_up --here": (),
+    "speed.square_matrices O 3 0": (),
     "speed.set_up --network": (),
     "speed.stochastic_gradients --short": (),
     "speed.storing.cost --pairs 2 --draws 20 --chains 2": (),

@@ -73,8 +73,8 @@ class Steps(NamedTuple):
 
 def test_settings_without_a_step_size(page):
     class Walk(page["GeodesicLangevin"]):
-        def begin(self, state, settings, noise):
-            return super().begin(state, StepSize(0.1), noise)
+        def begin(self, state, settings, noise, density):
+            return super().begin(state, StepSize(0.1), noise, density)
 
         def step(self, carried, settings, noise, density):
             return super().step(carried, StepSize(0.1), noise, density)

@@ -29,7 +29,9 @@ def main(chains, compiled=False, name="collinear logistic", shown=12):
     run.advance()
     (trajectory,), state, repeats = run.transitions, run.state, 5 if chains > 100 else 50
     settings = trajectory.transition.prepared(run.tuning.settings(1), state)
-    moving, _ = trajectory.transition.begin(state, settings, trajectory.transition.noise(state, run.random))
+    moving, _ = trajectory.transition.begin(
+        state, settings, trajectory.transition.noise(state, run.random), trajectory.density({})
+    )
     inputs = trajectory.step.inputs(moving, settings)
 
     def once():

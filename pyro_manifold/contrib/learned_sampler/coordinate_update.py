@@ -106,7 +106,9 @@ class CoordinateUpdateOfRows:
         """Draw the standard normal noise of the momenta."""
         return Noise({_ROW: normal_like(rows.position[_ROW], random)})
 
-    def begin(self, rows: Rows, settings: RowSettings, noise: Noise) -> tuple[tuple[Tensor, ...], tuple[()]]:
+    def begin(
+        self, rows: Rows, settings: RowSettings, noise: Noise, density: Any
+    ) -> tuple[tuple[Tensor, ...], tuple[()]]:
         """Compute position, momentum and Q."""
         columns = (
             rows.position[_ROW],

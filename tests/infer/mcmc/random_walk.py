@@ -22,7 +22,7 @@ class RandomWalkTransition(PlainTransition):
     def __init__(self, manifolds, temperature):
         self._manifolds, self._temperature = manifolds, temperature
 
-    def begin(self, state, settings, noise):
+    def begin(self, state, settings, noise, density):
         return state, state
 
     def step(self, state, settings, noise, density):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyro_manifold.infer.mcmc.adaptation.adapter import Adapter, WarmUpIteration
+from pyro_manifold.infer.mcmc.adaptation.arrival import of_chains, representatives
 from pyro_manifold.infer.mcmc.adaptation.chain_step_sizes import ChainStepSizes
 from pyro_manifold.infer.mcmc.adaptation.lengths import (
     MAXIMUM_STEPS_BEFORE_MASSES,
@@ -76,8 +77,16 @@ class TrajectoryLengths(Adapter[HamiltonianSettings]):
         return settings._replace(num_steps=num_steps)
 
     def learn(self, seen: WarmUpIteration) -> None:
-        if self._records(seen.number):
-            self.choice.update(self._integration_time, int(seen.statistics["n_steps"][0]), seen.before, seen.after)
+        if not self._records(seen.number):
+            return
+        before, after, reflected = seen.before, seen.after, seen.statistics.get("reflected")
+        if reflected is not None:  # the jumps of these chains are not those of their trajectories
+            if seen.arrived is not None:
+                reflected = reflected[representatives(~seen.arrived)]
+            if bool(reflected.all()):
+                return
+            before, after = (of_chains(state, representatives(reflected)) for state in (before, after))
+        self.choice.update(self._integration_time, int(seen.statistics["n_steps"][0]), before, after)
 
     def end_window(self, seen: WarmUpIteration) -> None:
         if self._records(seen.number):

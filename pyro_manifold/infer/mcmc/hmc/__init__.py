@@ -2,4 +2,4 @@
 
 from pyro_manifold.infer.mcmc.hmc.kernel import HamiltonianKernel
 from pyro_manifold.infer.mcmc.hmc.ohmc import OHMC
-from pyro_manifold.infer.mcmc.hmc.reflection import draw_reflections, reflected, reflections
+from pyro_manifold.infer.mcmc.hmc.reflection import Reflections, reflected, reflections

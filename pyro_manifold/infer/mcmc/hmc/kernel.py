@@ -27,7 +27,7 @@ from pyro_manifold.infer.mcmc.adaptation import (
 )
 from pyro_manifold.infer.mcmc.checks import check_positive, check_positive_integer, check_share
 from pyro_manifold.infer.mcmc.hmc.centred_run import CentredRun
-from pyro_manifold.infer.mcmc.hmc.reflection import reflections
+from pyro_manifold.infer.mcmc.hmc.reflection import ReflectedTrajectory, reflections
 from pyro_manifold.infer.mcmc.hmc.warm_start import Tuning, as_tuning
 from pyro_manifold.infer.mcmc.kernel import Kernel
 from pyro_manifold.infer.mcmc.mechanics import (
@@ -180,7 +180,7 @@ class HamiltonianKernel(Kernel):
         return problem.at(nearer_starts(*where, problem.other_starts, problem.random))
 
     def compose(self, problem: Problem, warmup_steps: int) -> Composition[State, HamiltonianSettings]:
-        """Return the transitions of a run: reflections of square sites, then a trajectory."""
+        """Return the transition of a run: a reflection of a square site, if there is one, then a trajectory."""
 
         def warm_up(state: State, mechanics: ProductMechanics, trajectory: HamiltonianTransition) -> WarmUp:
             acceptance = partial(_acceptance_of_one_step, trajectory)
@@ -224,14 +224,16 @@ class HamiltonianKernel(Kernel):
     ) -> Composition[State, HamiltonianSettings]:
         """Compose a run as in `compose`, with the given mechanics and adaptation."""
         transition, state = Trajectory(mechanics), at_rest(problem.position, problem.potential)
-        trajectory = Executable(transition, problem.density)
+        earlier = reflections(problem, self._reflection_probability)
+        trajectory: HamiltonianTransition = Executable(
+            ReflectedTrajectory(transition, earlier) if earlier else transition, problem.density
+        )
         tuning = tuned_by(state, mechanics, trajectory)
         return composition_of(
             problem,
             trajectory,
             tuning,
             state,
-            earlier=reflections(problem, self._reflection_probability),
             example=lambda: tuning.example,
             learn_cost=tuning.learn_cost,
             compile_options=self._jit_options or {} if self._jit_compile else None,

@@ -11,4 +11,4 @@ from pyro_manifold.infer.mcmc.mechanics.mechanics import (
     Metric,
 )
 from pyro_manifold.infer.mcmc.mechanics.product import Metrics, ProductMechanics, at_temperature, block_mechanics
-from pyro_manifold.infer.mcmc.mechanics.trajectory import HamiltonianSettings, Trajectory, at_rest
+from pyro_manifold.infer.mcmc.mechanics.trajectory import HamiltonianSettings, Start, Trajectory, at_rest

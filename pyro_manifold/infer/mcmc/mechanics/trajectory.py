@@ -76,7 +76,9 @@ class Trajectory:
         """Draw the noise of the momenta and of the Metropolis decision."""
         return Noise(self.mechanics.noise(state.position, random), uniform_like(state.energy, random))
 
-    def begin(self, state: State, settings: HamiltonianSettings, noise: Noise) -> tuple[State, Start]:
+    def begin(
+        self, state: State, settings: HamiltonianSettings, noise: Noise, potential: Potential
+    ) -> tuple[State, Start]:
         """Refresh momenta and compute the total energy."""
         metrics, persistence = settings.metrics, settings.persistence
         start = refresh(state, mechanics=self.mechanics, metrics=metrics, persistence=persistence, noise=noise.normal)

@@ -152,7 +152,9 @@ class LagrangianTrajectory:
         """Draw the noise of the velocities and of the Metropolis decision."""
         return Noise(normal_like(state.velocity, random), uniform_like(state.energy, random))
 
-    def begin(self, state: LagrangianState, settings: LagrangianSettings, noise: Noise) -> tuple[Moving, Moving]:
+    def begin(
+        self, state: LagrangianState, settings: LagrangianSettings, noise: Noise, model: PotentialAndMetric
+    ) -> tuple[Moving, Moving]:
         """Partially refresh velocities."""
         velocity = refresh(state.point, state.velocity, self._persistence, noise.normal)
         start = Moving(state.point, velocity, torch.zeros_like(state.energy))

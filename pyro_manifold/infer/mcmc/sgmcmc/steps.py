@@ -86,7 +86,9 @@ class StochasticStep:
         """Draw the standard normal noise of the momenta."""
         return Noise(self._mechanics.noise(state.position, random))
 
-    def begin(self, state: StochasticState, settings: StepSettings, noise: Noise) -> tuple[StochasticState, tuple[()]]:
+    def begin(
+        self, state: StochasticState, settings: StepSettings, noise: Noise, potential: Potential
+    ) -> tuple[StochasticState, tuple[()]]:
         """Return the state unchanged."""
         return state, ()
 

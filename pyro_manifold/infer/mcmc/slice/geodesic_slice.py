@@ -367,9 +367,10 @@ class GeodesicSlice(Kernel):
             return PositionState(position, *problem.potential(position))
 
         flat = {block: problem.position[block] for block in problem.layout.groups}
+        earlier = reflections(problem, self._reflection_probability)
         return Composition(
             state=at(problem.position),
-            transitions=[*reflections(problem, self._reflection_probability), Sweep(self._lines(problem), at)],
+            transitions=[*([earlier] if earlier else []), Sweep(self._lines(problem), at)],
             tuning=Scales(flat, warmup_steps),
             at_position=lambda _, position: at(position),
         )

@@ -26,7 +26,7 @@ from pyro_manifold.infer.mcmc.transitions.states import (
     unbound,
 )
 from pyro_manifold.infer.mcmc.transitions.step_graph import Density, StepGraph
-from pyro_manifold.infer.mcmc.transitions.trees import Structure, trees
+from pyro_manifold.infer.mcmc.transitions.trees import Structure, of_tensors, trees
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class Executable(Generic[S, T]):
 
     def _eagerly(self, state: S, settings: T, noise: Noise, batch: Batch) -> tuple[S, Statistics]:
         transition, unchanged = self.transition, None if self._is_checked else Unchanged(state)
-        begun = transition.begin(state, settings, noise)
+        begun = transition.begin(state, settings, noise, self.density(batch))
         check_returns(transition, "begin", begun, "a tuple of two trees, carried and kept", unchanged=unchanged)
         moved = self.step.repeated(begun[0], settings, noise, batch)
         like = f"a {type(begun[0]).__name__}, as begin does"
@@ -192,7 +192,7 @@ class Executable(Generic[S, T]):
             return None
         noise = self.transition.noise(state, random)
         if noise.uniform is not None:
-            noise = noise._replace(uniform=torch.zeros_like(noise.uniform))
+            noise = noise._replace(uniform=of_tensors(torch.zeros_like, noise.uniform))
         return self.graph.difference_at(self._tensors(state, settings, noise, batch or {}), rows)
 
     def _tensors(self, state: S, settings: T, noise: Noise, batch: Batch) -> list[Tensor]:
@@ -216,12 +216,13 @@ class Executable(Generic[S, T]):
         transition, dtype = self.transition, example[0].dtype
         state, settings, noise, batch = self._trees([value[:1].clone() for value in example])
         with torch.no_grad():
-            begun, start = transition.begin(state, settings, noise)
+            begun, start = transition.begin(state, settings, noise, density(batch))
             ended = transition.finish(transition.step(begun, settings, noise, density(batch)), start, settings, noise)
         carried, kept, self._ended = (Structure(tree, dtype) for tree in (begun, start, ended))
 
         def begin(*values: Tensor) -> list[Tensor]:
-            after, before = transition.begin(*self._trees(values)[:3])
+            state, settings, noise, batch = self._trees(values)
+            after, before = transition.begin(state, settings, noise, density(batch))
             return [value.clone() for value in (*carried.tensors(after), *kept.tensors(before))]
 
         def step(*values: Tensor) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
@@ -21,7 +21,6 @@ from pyro_manifold.infer.mcmc.transitions.states import (
     PositionState,
     S,
     Statistics,
-    Transition,
     normal_like,
     uniform_like,
     with_step_sizes,
@@ -103,7 +102,6 @@ def composition_of(
     tuning: Tuning[S, T],
     state: S | None = None,
     *,
-    earlier: Sequence[Transition[S, T]] = (),
     example: Callable[[], T] | None = None,
     learn_cost: Callable[[float], None] | None = None,
     compile_options: Mapping[str, Any] | None = None,
@@ -117,7 +115,6 @@ def composition_of(
             ``position``, ``energy`` and ``gradient``.
         tuning: adaptation of its settings, which must have an entry ``num_steps``.
         state: initial state; `PositionState` at the initial values if None.
-        earlier: transitions that come before it in each iteration.
         example: returns settings at which native code is compared with the transition; the first ones if None.
         learn_cost: called with the cost of an iteration without its steps, in units of a step, once code is compiled.
         compile_options: options of `torch.compile` for the step, which then must not use noise, in place of native
@@ -135,7 +132,7 @@ def composition_of(
         "step": CompiledPart(executable.step.graph, executable.step.difference),
         "trajectory": CompiledPart(executable.graph, executable.difference),
     }
-    return Composition(start, [*earlier, executable], tuning, at_position, CompiledCode(parts, code.policy()))
+    return Composition(start, [executable], tuning, at_position, CompiledCode(parts, code.policy()))
 
 
 class _Code(Generic[S, T]):

@@ -98,7 +98,8 @@ class StepGraph(Generic[S, T]):
 
     def _begun(self, state: S, settings: T, random: torch.Generator) -> tuple[Any, T]:
         settings = self._transition.prepared(settings, state)
-        return self._transition.begin(state, settings, self._transition.noise(state, random))[0], settings
+        noise = self._transition.noise(state, random)
+        return self._transition.begin(state, settings, noise, self._density({}))[0], settings
 
     def _flat(self, *values: Tensor, density: Any = None) -> tuple[Tensor, ...]:
         carried, settings = trees(self._structures, values)

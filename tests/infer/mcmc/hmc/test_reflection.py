@@ -12,8 +12,9 @@ from problems.monte_carlo import assert_mean
 from pyro_manifold import constraints
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC
-from pyro_manifold.infer.mcmc.hmc import draw_reflections, reflected
+from pyro_manifold.infer.mcmc.hmc import Reflections, reflected
 from pyro_manifold.manifolds import Stiefel
+from tests.infer.mcmc.compilers import WITHOUT_NATIVE_CODE, make_native_code_at_once
 
 F = np.array([[1.5, 0.2, 0.0], [0.0, 0.7, 0.3], [0.1, 0.0, -0.4]])
 TILT = 0.5
@@ -40,7 +41,8 @@ def truths():
 
 
 @pytest.mark.parametrize("kernel", [OHMC, pytest.param(GHMC, marks=pytest.mark.long)])
-def test_both_components_are_visited_with_their_weights(kernel):
+def test_both_components_are_visited_with_their_weights(kernel, monkeypatch):
+    make_native_code_at_once(monkeypatch)
     mcmc = run(kernel(rotation_or_reflection), 100, 100, num_chains=64)
     X = mcmc.get_samples(group_by_chain=True)["X"]
     assert constraints.stiefel.check(X).all()
@@ -50,6 +52,17 @@ def test_both_components_are_visited_with_their_weights(kernel):
     assert 0.02 < float(statistics["reflected"].double().mean()) < 0.5
     log_density = (torch.as_tensor(F) * X).sum((-2, -1)) + TILT * torch.linalg.det(X)
     assert torch.allclose(statistics["lp"], log_density)
+    assert WITHOUT_NATIVE_CODE or mcmc.kernel.run.backends["trajectory"] == "native"
+
+
+def test_one_of_all_matrices_is_reflected_and_each_as_often():
+    X = {("A",): Stiefel().random_point(20_000, 2, 3, 3), ("B",): Stiefel().random_point(20_000, 1, 2, 2)}
+    proposals = Reflections({block: x.shape[1] for block, x in X.items()}, None, 0.6)
+    v = proposals.directions(proposals.noise(X), X)
+    flips = torch.cat([torch.linalg.det(x) * torch.linalg.det(reflected(x, v[b])) < 0 for b, x in X.items()], 1)
+    assert flips.sum(1).max() == 1
+    for matrix in flips.double().T:
+        assert_mean(matrix, 0.2)
 
 
 def test_without_reflections_the_component_of_the_start_is_kept_and_reported():
@@ -63,7 +76,9 @@ def test_without_reflections_the_component_of_the_start_is_kept_and_reported():
 
 
 def reflect(X, probability):
-    return reflected(X, draw_reflections(X, probability))
+    proposals = Reflections({("X",): X[0].numel() // X.shape[-1] ** 2}, None, probability)
+    blocks = {("X",): X}
+    return reflected(X, proposals.directions(proposals.noise(blocks), blocks)["X",])
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 3), (2, 4, 4)])

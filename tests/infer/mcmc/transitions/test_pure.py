@@ -37,7 +37,7 @@ def test_the_step_size_finds_its_acceptance_probability(first, target):
 class Proposed(RandomWalkTransition):
     """The same with its noise in the carried tree."""
 
-    def begin(self, state, settings, noise):
+    def begin(self, state, settings, noise, density):
         return (state, noise.normal), state
 
     def step(self, carried, settings, noise, density):
