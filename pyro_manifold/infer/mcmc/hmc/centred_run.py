@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
-
-import torch
 
 from pyro_manifold.compiled import reason
 from pyro_manifold.density import CENTREDNESS, CentredTarget, Sites
 from pyro_manifold.infer.mcmc.adaptation import Recentred, WarmUp
 from pyro_manifold.infer.mcmc.mechanics import HamiltonianSettings, State
 from pyro_manifold.infer.mcmc.running import Run
-from pyro_manifold.infer.mcmc.transitions import Statistics
+from pyro_manifold.infer.mcmc.transitions import Statistics, Together
 
 
 class CentredRun(Run[State, HamiltonianSettings]):
@@ -33,7 +30,15 @@ class CentredRun(Run[State, HamiltonianSettings]):
         return {name: c for name, c in found.items() if not bool((c == 1).all())}
 
     def iterate(self) -> None:
-        # Before an iteration, so that after an interrupt the choice is made again.
+        self._choose_coordinates()
+        super().iterate()
+
+    def iterate_together(self) -> Together[State] | None:
+        self._choose_coordinates()
+        return super().iterate_together()
+
+    def _choose_coordinates(self) -> None:
+        """Move to other coordinates; before an iteration, so that after an interrupt the choice is made again."""
         centring = self.tuning.centring
         if centring is not None and centring.window_ended:
             try:
@@ -48,21 +53,18 @@ class CentredRun(Run[State, HamiltonianSettings]):
             if chosen is not None:
                 self._move(chosen)
             centring.begin_window()
-        super().iterate()
 
     def _move(self, chosen: Recentred) -> None:
         self.move_to(self._centred.moved(self.positions, chosen.centredness))
         self.tuning.recentred(self.state, chosen, self.random)
 
-    def statistics_of(self, states: Sequence[State]) -> Statistics:
+    def statistics_of(self, states: State) -> Statistics:
         """Return statistics of states, among them ``"lp"``, the log density of the model as written."""
         found = super().statistics_of(states)
         if not self.centredness:
             return found
-        positions = [self.problem.layout.unpack(state.position) for state in states]
-        together = {name: torch.stack([each[name] for each in positions]) for name in positions[0]}
-        energy = torch.stack([state.energy for state in states])
-        return {**found, "lp": -energy - self._centred.log_factor(together)}
+        positions = self.problem.layout.unpack(states.position)
+        return {**found, "lp": -states.energy - self._centred.log_factor(positions)}
 
     def move_to(self, positions: Sites) -> None:
         """Move the chains to positions, or to sites of the model as written."""

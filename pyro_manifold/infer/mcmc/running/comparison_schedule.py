@@ -36,10 +36,12 @@ def graph_is_compared(iteration: int, stage: Stage) -> bool:
     return iteration % (_BETWEEN_COMPARISONS_AT_FIRST if early else _BETWEEN_COMPARISONS[stage]) == 1
 
 
-def next_comparison_of_graph(done: int) -> int:
-    """Return the iteration of sampling at which batched iterations end, so that the graph is compared after it."""
+def next_comparison(done: int) -> int:
+    """Return the iteration of sampling at which batched iterations end, so that graph or code are compared after it."""
     every = _BETWEEN_COMPARISONS["sampling"]
-    return done + every - (done - 1) % every
+    of_graph = done + every - (done - 1) % every
+    of_code = 1 + max(_FIRST_COMPARISON_OF_CODE, 1 << max(0, done - 1).bit_length())
+    return min(of_graph, of_code)
 
 
 def chains_to_compare(iteration: int, chains: int, count: int) -> list[int]:

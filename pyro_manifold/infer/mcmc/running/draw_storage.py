@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.density import Sites, Target
-from pyro_manifold.infer.mcmc.running.loop import Buffers, Iteration, Recorder
+from pyro_manifold.infer.mcmc.running.loop import Buffers, Iteration, Iterations, Recorder
 from pyro_manifold.infer.mcmc.transitions import Statistics
 
 
@@ -78,6 +78,11 @@ class InMemory:
     def __call__(self, iteration: Iteration) -> None:
         self._buffers(iteration)
         self._recorder(iteration)
+
+    def several(self, iterations: Iterations) -> None:
+        """Store several iterations."""
+        self._buffers.several(iterations)
+        self._recorder.several(iterations)
 
     def sampling(self) -> AbstractContextManager[object]:
         return nullcontext()

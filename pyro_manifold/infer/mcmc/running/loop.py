@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from pyro_manifold.density import Sites, Target
 from pyro_manifold.infer.mcmc.running.record import Record
 from pyro_manifold.infer.mcmc.running.run import Run
-from pyro_manifold.infer.mcmc.transitions import NotFiniteError, Statistics
+from pyro_manifold.infer.mcmc.transitions import NotFiniteError, Statistics, unbound
 from pyro_manifold.progress import progress_bar
 
 _SECONDS_BETWEEN_REPORTS = 0.2
@@ -57,10 +57,55 @@ class Iteration:
         return self.draw >= 0
 
 
+@dataclass(frozen=True)
+class Iterations:
+    """Successive iterations after warm-up that were made in one call.
+
+    Attributes:
+        first: number of the first one after warm-up, from 0.
+        thinning: number of iterations per draw.
+        positions: positions of the chains, ``{site: (iterations, chains, ...)}``.
+        statistics: statistics, ``{name: (iterations, chains)}``.
+        target: target of the draws.
+    """
+
+    first: int
+    thinning: int
+    positions: Sites
+    statistics: Statistics
+    target: Target = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.statistics.values())))
+
+    def __iter__(self) -> Iterator[Iteration]:
+        each = zip(unbound(self.positions, len(self)), unbound(self.statistics, len(self)), strict=True)
+        for index, (positions, statistics) in enumerate(each, self.first):
+            yield Iteration("Sample", index, draw_of(index, self.thinning), positions, statistics, self.target)
+
+    @property
+    def kept(self) -> range:
+        """Those that complete a draw, counted from 0."""
+        return range(self.thinning - 1 - self.first % self.thinning, len(self), self.thinning)
+
+
+def draw_of(index: int, thinning: int) -> int:
+    """Return the number of the draw that an iteration of sampling completes, both from 0; -1 if it is thinned."""
+    return index // thinning if (index + 1) % thinning == 0 else -1
+
+
 class Consumer(Protocol):
     """Protocol of a function that is called after each iteration, such as a buffer, a file or a running mean."""
 
     def __call__(self, iteration: Iteration) -> None: ...
+
+
+@runtime_checkable
+class ConsumerOfSeveral(Consumer, Protocol):
+    """Protocol of a consumer to which several iterations may be passed together."""
+
+    def several(self, iterations: Iterations) -> None:
+        """Do what calls with each of the iterations would do."""
 
 
 class Ended(NamedTuple):
@@ -109,25 +154,28 @@ def sample(
     planned = num_samples if goal is None else goal.planned(num_samples)
     run.policy.planned = run.warmup_steps + planned
     draws, stop_reason = 0, None
+    known = max(0, run.iteration - run.warmup_steps) // thinning
+    together = [consumer for consumer in consumers if isinstance(consumer, ConsumerOfSeveral)]
+    if len(together) < len(consumers):
+        together = []
     try:
         while run.iteration < run.warmup_steps + num_samples:
-            run.iterate()
-            of_chains = run.positions, run.statistics, run.target
-            if run.warming_up:
-                iteration = Iteration("Warmup", run.iteration - 1, -1, *of_chains)
+            # From the first consumer on, draws are stored, also in case of an interrupt.
+            several = _several(run, thinning) if together else None
+            if several is not None:
+                for number, each in enumerate(together):
+                    each.several(several)
+                    draws += 0 if number else len(several.kept)
             else:
-                index = run.iteration - run.warmup_steps - 1
-                draw = index // thinning if (index + 1) % thinning == 0 else -1
-                iteration = Iteration("Sample", index, draw, *of_chains)
-            for consumer in consumers:
-                consumer(iteration)
-                if consumer is consumers[0]:
-                    # From here on the draw is stored by the first consumer, also in case of an interrupt.
-                    draws += iteration.kept
-            if goal is not None and iteration.kept:
-                if goal.reached(iteration.draw + 1):
+                iteration = _one(run, thinning)
+                for consumer in consumers:
+                    consumer(iteration)
+                    draws += iteration.kept if consumer is consumers[0] else 0
+            made = max(0, run.iteration - run.warmup_steps) // thinning
+            if goal is not None and made > known:
+                if goal.reached(made):
                     break
-                run.policy.planned = run.warmup_steps + goal.planned(num_samples)
+                run.policy.planned, known = run.warmup_steps + goal.planned(num_samples), made
         run.code.at_the_end()
     except (KeyboardInterrupt, NotFiniteError) as error:
         if not draws:
@@ -138,6 +186,24 @@ def sample(
             raise
         return Ended(draws, None, error)
     return Ended(draws, stop_reason)
+
+
+def _one(run: Run[Any, Any], thinning: int) -> Iteration:
+    run.iterate()
+    of_chains = run.positions, run.statistics, run.target
+    if run.warming_up:
+        return Iteration("Warmup", run.iteration - 1, -1, *of_chains)
+    index = run.iteration - run.warmup_steps - 1
+    return Iteration("Sample", index, draw_of(index, thinning), *of_chains)
+
+
+def _several(run: Run[Any, Any], thinning: int) -> Iterations | None:
+    first = run.iteration - run.warmup_steps
+    made = run.iterate_together()
+    if made is None:
+        return None
+    positions = run.problem.layout.unpack(made.states.position)
+    return Iterations(first, thinning, positions, made.statistics, run.target)
 
 
 class Buffers:
@@ -177,6 +243,19 @@ class Buffers:
         self._fixed = {name: iteration.positions[name] for name in self._target.undifferentiated}
         self.draws += 1
 
+    def several(self, iterations: Iterations) -> None:
+        """Store several iterations."""
+        kept = iterations.kept
+        if self._each or not self._buffers or self.draws + len(kept) > self._room:
+            for iteration in iterations:
+                self(iteration)
+            return
+        rows = slice(kept.start, kept.stop, kept.step)
+        for name, buffer in self._buffers.items():
+            buffer[:, self.draws : self.draws + len(kept)] = iterations.positions[name][rows].transpose(0, 1)
+        self._fixed = {name: iterations.positions[name][-1] for name in self._target.undifferentiated}
+        self.draws += len(kept)
+
     def sites(self, draws: int) -> Sites:
         """Return the sites of the first draws on their manifold or in unconstrained space, from positions."""
         return self._target.sites(self._positions(draws)) if self._buffers else {}
@@ -214,6 +293,14 @@ class Recorder:
         if iteration.stage == "Sample":
             self.record.add(iteration.statistics, kept=iteration.kept)
 
+    def several(self, iterations: Iterations) -> None:
+        """Add the statistics of several iterations."""
+        if iterations.thinning == 1:
+            self.record.add_all(iterations.statistics)
+            return
+        for iteration in iterations:
+            self(iteration)
+
 
 class ProgressBar:
     """Progress bar whose figures are read from the device only a few times per second.
@@ -238,12 +325,19 @@ class ProgressBar:
         self._bar.close()
 
     def __call__(self, iteration: Iteration) -> None:
-        self._pending += 1
+        self._advance(1, iteration.stage)
+
+    def several(self, iterations: Iterations) -> None:
+        """Count several iterations."""
+        self._advance(len(iterations), "Sample")
+
+    def _advance(self, iterations: int, stage: str) -> None:
+        self._pending += iterations
         now = time.monotonic()
         recent = now - self._reported < _SECONDS_BETWEEN_REPORTS
         if self._disable or (recent and self._bar.n + self._pending < self._total):
             return
-        self._bar.set_description(iteration.stage, refresh=False)
+        self._bar.set_description(stage, refresh=False)
         self._bar.set_postfix(self._figures(), refresh=False)
         self._bar.update(self._pending)
         self._pending, self._reported = 0, now

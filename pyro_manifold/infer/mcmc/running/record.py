@@ -18,7 +18,8 @@ class Record:
     """
 
     def __init__(self) -> None:
-        self._columns: list[Statistics] = []
+        self._parts: list[Statistics] = []  # of one draw or more each, ``(draws, chains)``
+        self._draws = 0
         self._thinned = False
         self._diverging: Tensor | None = None  # whether any iteration of the unfinished draw diverged
 
@@ -34,17 +35,23 @@ class Record:
             statistics = {name: value.clone() for name, value in statistics.items()}
         if self._diverging is not None:
             statistics = {**statistics, "diverging": self._diverging}
-        self._columns.append(dict(statistics))
+        self._parts.append({name: value.unsqueeze(0) for name, value in statistics.items()})
+        self._draws += 1
         self._diverging = None
+
+    def add_all(self, statistics: Statistics) -> None:
+        """Add iterations each of which completes a draw, ``(iterations, chains)``."""
+        self._parts.append(dict(statistics))
+        self._draws += len(next(iter(statistics.values()), ()))
 
     @property
     def draws(self) -> int:
         """Number of draws with statistics."""
-        return len(self._columns)
+        return self._draws
 
     def forget(self) -> None:
         """Discard all statistics except those of the unfinished draw."""
-        self._columns = []
+        self._parts, self._draws = [], 0
 
     def unfinished(self) -> Statistics:
         """Return the statistics of the unfinished draw."""
@@ -56,7 +63,7 @@ class Record:
 
     def statistics(self, names: Collection[str] | None = None) -> Statistics:
         """Return ``{name: (chains, draws)}``, for all statistics or for those of the given names that exist."""
-        if not self._columns:
+        if not self._parts:
             return {}
-        chosen = [name for name in self._columns[0] if names is None or name in names]
-        return {name: torch.stack([column[name] for column in self._columns], 1) for name in chosen}
+        chosen = [name for name in self._parts[0] if names is None or name in names]
+        return {name: torch.cat([part[name] for part in self._parts]).T.contiguous() for name in chosen}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_manifold.compiled import reason
 from pyro_manifold.density import Sites, Target
 from pyro_manifold.infer.mcmc.running.code_checks import CodeChecks
-from pyro_manifold.infer.mcmc.running.comparison_schedule import next_comparison_of_graph
+from pyro_manifold.infer.mcmc.running.comparison_schedule import next_comparison
 from pyro_manifold.infer.mcmc.running.recorded_density import RecordedDensity
 from pyro_manifold.infer.mcmc.running.reference_points import ReferencePoints
 from pyro_manifold.infer.mcmc.transitions import (
@@ -22,7 +22,9 @@ from pyro_manifold.infer.mcmc.transitions import (
     Problem,
     S,
     Statistics,
+    Together,
     in_rows,
+    of_tensors,
     unbound,
 )
 from pyro_manifold.store import Saved, Serialisable, check_entries, plain, restored
@@ -161,12 +163,12 @@ class Run(Saved, Generic[S, T]):
 
     def iterate(self) -> None:
         """Run one iteration of every chain."""
-        if not self._lookahead:
-            self._make_several()
+        if not self._lookahead and (made := self._made_together()) is not None:
+            self._lookahead.add(made)
         if self._lookahead:
             self.state, self.statistics = self._lookahead.next()
             self.iteration += 1
-            self._count()
+            self._count(self.statistics)
         else:
             self._make_one()
         self.code.after_iteration()
@@ -188,25 +190,39 @@ class Run(Saved, Generic[S, T]):
         if self.warming_up:
             self.tuning.learn(iteration, before, self.state, statistics, self.random)
         else:
-            self.statistics.update(unbound(self.statistics_of([self.state]), 1)[0])
-        self._count()
+            together = of_tensors(lambda x: x.unsqueeze(0), self.state)
+            self.statistics.update(unbound(self.statistics_of(together), 1)[0])
+        self._count(self.statistics)
 
-    def _make_several(self) -> None:
-        """Run batched iterations in one call of native code, after warm-up and up to the next comparison."""
+    def iterate_together(self) -> Together[S] | None:
+        """Run the iterations that native code makes in one call; None if there are no such iterations next."""
+        made = None if self._lookahead else self._made_together(rewindable=False)
+        if made is None:
+            return None
+        iterations = len(made.states.energy)
+        self.state, self.iteration = in_rows(made.at(iterations - 1)), self.iteration + iterations
+        self.statistics = {name: x[-1] for name, x in made.statistics.items()}
+        self._count(made.statistics, iterations)
+        self.code.after_iteration()
+        return made
+
+    def _made_together(self, rewindable: bool = True) -> Together[S] | None:
+        """Return batched iterations, made in one call of native code, after warm-up and up to the next comparison."""
         together, done = self._batched_iterations, self.iteration
         if together is None or done < max(1, self.warmup_steps) or done >= self.policy.planned:
-            return
+            return None
         first = self.tuning.settings(done + 1)
-        compared = next_comparison_of_graph(done)
-        last = min(done + together.iterations_per_call(first), compared, self.policy.planned)
-        if last > done + 1:
-            settings = [first, *map(self.tuning.settings, range(done + 2, last + 1))]
-            states, statistics, random = together.iterate(self.state, settings, self.random)
-            if states:
-                self._lookahead.add(states, {**statistics, **self.statistics_of(states)}, random)
+        last = min(done + together.iterations_per_call(first), next_comparison(done), self.policy.planned)
+        if last == done + 1:
+            return None
+        settings = [first, *map(self.tuning.settings, range(done + 2, last + 1))]
+        made = together.iterate(self.state, settings, self.random, rewindable=rewindable)
+        if made is None:
+            return None
+        return made._replace(statistics={**made.statistics, **self.statistics_of(made.states)})
 
-    def statistics_of(self, states: Sequence[S]) -> Statistics:
-        """Return statistics of states after warm-up that transitions do not compute, ``(states, chains)``."""
+    def statistics_of(self, states: S) -> Statistics:
+        """Return statistics of states ``(states, chains, ...)`` after warm-up that transitions do not compute."""
         return _orthogonality_error(self.problem, states)
 
     def move_to(self, positions: Sites) -> None:
@@ -214,13 +230,15 @@ class Run(Saved, Generic[S, T]):
         self._lookahead.forget(self.random)
         self.state = self._at_position(self.state, self.problem.layout.pack(positions))
 
-    def _count(self) -> None:
-        if "acceptance_rate" in self.statistics:
+    def _count(self, statistics: Statistics, iterations: int = 1) -> None:
+        """Count the iterations whose statistics these are, ``(chains,)`` or ``(iterations, chains)``."""
+        if "acceptance_rate" in statistics:
             done = self.iteration if self.warming_up else self.iteration - self.warmup_steps
-            previous = torch.zeros_like(self.mean_acceptance) if done == 1 else self.mean_acceptance
-            self.mean_acceptance = previous + (self.statistics["acceptance_rate"].mean() - previous) / done
-        if not self.warming_up and "diverging" in self.statistics:
-            self.divergences = self.divergences + self.statistics["diverging"].sum()
+            previous = torch.zeros_like(self.mean_acceptance) if done == iterations else self.mean_acceptance
+            change = statistics["acceptance_rate"].mean() - previous
+            self.mean_acceptance = previous + change / (done / iterations)
+        if not self.warming_up and "diverging" in statistics:
+            self.divergences = self.divergences + statistics["diverging"].sum()
 
     def state_dict(self) -> dict[str, Serialisable]:
         """Return the state on which later draws depend, as nested dictionaries of tensors, numbers and strings.
@@ -287,13 +305,13 @@ def _check_statistics(statistics: Statistics, chains: int) -> None:
             )
 
 
-def _orthogonality_error(problem: Problem, states: Sequence[Any]) -> Statistics:
+def _orthogonality_error(problem: Problem, states: Any) -> Statistics:
     """Compute the largest distance of each chain from its manifolds, ``(states, chains)``, if there are any."""
     errors = []
     for block, manifold in problem.manifolds.items():
         if block[0] in problem.target.undifferentiated:
             continue
-        position = torch.stack([state.position[block] for state in states])
+        position = states.position[block]
         errors.append(manifold.membership_error(position).reshape(*position.shape[:2], -1).amax(-1))
     return {"orthogonality_error": torch.stack(errors).amax(0)} if errors else {}
 

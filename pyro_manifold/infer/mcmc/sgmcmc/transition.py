@@ -21,6 +21,7 @@ from pyro_manifold.infer.mcmc.transitions import (
     Noise,
     NotFiniteError,
     Statistics,
+    Together,
     of_tensors,
     unbound,
 )
@@ -128,9 +129,10 @@ class StochasticSteps:
             state = self.with_momentum(state, random, settings.metrics)
         made = self._in_one_call(state, [settings], random)
         if made is not None:
-            (state,), statistics = self._ends(state, made[0], [settings])
+            ends = self._ends(state, made[0], [settings], [])
+            state = ends.at(0)
             self._check(state, made[0].energy[0], first)
-            return state, unbound(statistics, 1)[0]
+            return state, unbound(ends.statistics, 1)[0]
         energies, heat = [], self._heat(settings)
         for number in range(first, first + plan.num_steps):
             state = self._one_step(state, self._at(number, settings), number, random)
@@ -191,8 +193,13 @@ class StochasticSteps:
         return max(1, min(fit, (1 << (settings.number - 1).bit_length()) - settings.number))
 
     def iterate(
-        self, state: StochasticState, settings: Sequence[IterationSettings], random: torch.Generator
-    ) -> tuple[list[StochasticState], Statistics, list[Tensor]]:
+        self,
+        state: StochasticState,
+        settings: Sequence[IterationSettings],
+        random: torch.Generator,
+        *,
+        rewindable: bool = True,
+    ) -> Together[StochasticState] | None:
         """Run iterations in one call of native code, up to the first that is not finite; see `BatchedIterations`."""
         before, found = random.get_state(), self._in_one_call(state, settings, random)
         assert found is not None
@@ -202,11 +209,11 @@ class StochasticSteps:
             finite = finite & x.isfinite().flatten(1).all(1)
         whole = len(settings) if bool(finite.all()) else int((~finite).nonzero()[0])
         if whole == len(settings):
-            return *self._ends(state, path, settings), after
+            return self._ends(state, path, settings, after)
         random.set_state(after[whole - 1] if whole else before)
         if not whole:
-            return [], {}, []
-        return *self._ends(state, of_tensors(lambda x: x[:whole], path), settings[:whole]), after[:whole]
+            return None
+        return self._ends(state, of_tensors(lambda x: x[:whole], path), settings[:whole], after[:whole])
 
     def _in_one_call(
         self, state: StochasticState, iterations: Sequence[IterationSettings], random: torch.Generator
@@ -231,8 +238,12 @@ class StochasticSteps:
         return apart, after
 
     def _ends(
-        self, state: StochasticState, path: StochasticState, settings: Sequence[IterationSettings]
-    ) -> tuple[list[StochasticState], Statistics]:
+        self,
+        state: StochasticState,
+        path: StochasticState,
+        settings: Sequence[IterationSettings],
+        random: list[Tensor],
+    ) -> Together[StochasticState]:
         """Return states and statistics at the ends of iterations, from all steps ``(iterations, steps, ...)``."""
         plan, heat = self._plan, self._heat(settings[0])
         if plan.unit_masses:
@@ -243,7 +254,7 @@ class StochasticSteps:
         states = [
             each._replace(steps=number) for each, number in zip(unbound(measured, len(steps)), steps, strict=True)
         ]
-        return states, self._reported(ends, steps) | statistics
+        return Together(ends, self._reported(ends, steps) | statistics, states.__getitem__, random)
 
     def compile(self, state: StochasticState, density: Density, settings: IterationSettings) -> None:
         """Compile the steps of iterations to native code, and use it from now on if it agrees with the original.

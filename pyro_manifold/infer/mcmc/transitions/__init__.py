@@ -11,7 +11,7 @@ from pyro_manifold.infer.mcmc.transitions.composition import (
 )
 from pyro_manifold.infer.mcmc.transitions.executable import Executable
 from pyro_manifold.infer.mcmc.transitions.layout import Layout, refuse_manifold
-from pyro_manifold.infer.mcmc.transitions.lookahead import BatchedIterations, Lookahead
+from pyro_manifold.infer.mcmc.transitions.lookahead import BatchedIterations, Lookahead, Together
 from pyro_manifold.infer.mcmc.transitions.metropolis import metropolis
 from pyro_manifold.infer.mcmc.transitions.problem import Problem
 from pyro_manifold.infer.mcmc.transitions.pure import AdaptedStepSize, PlainTransition, StepSize, composition_of

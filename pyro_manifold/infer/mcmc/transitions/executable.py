@@ -15,6 +15,7 @@ from torch import Tensor
 from pyro_manifold.compiled import FlatFunction, Labels, Verified
 from pyro_manifold.compiled.native import NativeLoop, compile_loop, wrong_operator_of
 from pyro_manifold.density import Batch
+from pyro_manifold.infer.mcmc.transitions.lookahead import Together
 from pyro_manifold.infer.mcmc.transitions.states import (
     Noise,
     PureTransition,
@@ -23,7 +24,6 @@ from pyro_manifold.infer.mcmc.transitions.states import (
     Unchanged,
     check_returns,
     num_steps_of,
-    unbound,
 )
 from pyro_manifold.infer.mcmc.transitions.step_graph import Density, StepGraph
 from pyro_manifold.infer.mcmc.transitions.trees import Structure, of_tensors, trees
@@ -98,17 +98,19 @@ class Executable(Generic[S, T]):
         return max(1, min(_MOST_AT_ONCE, int(_TIMES_A_CALL * self.fixed_cost / num_steps_of(settings))))
 
     def iterate(
-        self, state: S, settings: Sequence[T], random: torch.Generator
-    ) -> tuple[list[S], Statistics, list[Tensor]]:
+        self, state: S, settings: Sequence[T], random: torch.Generator, *, rewindable: bool = True
+    ) -> Together[S]:
         """Run iterations in one call of native code, as in `BatchedIterations`; only ``num_steps`` may differ."""
         noise, after = [], []
         for _ in settings:
             noise.append(self.transition.noise(state, random))
-            after.append(random.get_state())
+            if rewindable:
+                after.append(random.get_state())
         first = self.transition.prepared(settings[0], state)
         steps = [num_steps_of(each) for each in settings]
         states, statistics = self.path(state, first, steps, [(numbers, {}) for numbers in noise])
-        return unbound(states, len(steps)), statistics | _taken(states.energy, first, steps), after
+        statistics = statistics | _taken(states.energy, first, steps)
+        return Together(states, statistics, lambda k: of_tensors(lambda x: x[k], states), after)
 
     def path(
         self, state: S, settings: T, steps: Sequence[int], fresh: Sequence[tuple[Noise, Batch]]

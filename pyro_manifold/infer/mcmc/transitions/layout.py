@@ -76,14 +76,14 @@ class Layout:
         return blocks
 
     def unpack(self, blocks: Blocks) -> dict[str, Tensor]:
-        """Convert ``{block: (chains, ...)}`` to ``{site: (chains, ...)}``; an empty dictionary stays empty."""
+        """Convert ``{block: (..., chains, ...)}`` to ``{site: (..., chains, ...)}``; a dictionary may be empty."""
         if not blocks:
             return {}
         sites = {name: blocks[(name,)] for name in self.manifold_sites}
         for group in self.groups:
             sizes = [self.shapes[name].numel() for name in group]
             for name, part in zip(group, blocks[group].split(sizes, -1), strict=True):
-                sites[name] = part.reshape(len(part), *self.shapes[name])
+                sites[name] = part.reshape(*part.shape[:-1], *self.shapes[name])
         return sites
 
 

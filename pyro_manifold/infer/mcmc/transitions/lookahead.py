@@ -1,10 +1,10 @@
-"""Batched iterations: several iterations in one call of native code, returned one at a time."""
+"""Batched iterations: several iterations in one call of native code, returned together or one at a time."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,6 +12,22 @@ from torch import Tensor
 from pyro_manifold.infer.mcmc.transitions.states import S, Statistics, unbound
 
 T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Together(NamedTuple, Generic[S]):
+    """Iterations made in one call.
+
+    Attributes:
+        states: states after the iterations, a tree of tensors ``(iterations, chains, ...)``.
+        statistics: their statistics, ``(iterations, chains)``.
+        at: function that returns the state after an iteration, by its index.
+        random: the generator's state after each iteration.
+    """
+
+    states: S
+    statistics: Statistics
+    at: Callable[[int], S]
+    random: list[Tensor]
 
 
 @runtime_checkable
@@ -22,13 +38,13 @@ class BatchedIterations(Protocol[S, T_contra]):
         """Return the number of iterations worth batching into one call; 1 if batching is not supported."""
 
     def iterate(
-        self, state: S, settings: Sequence[T_contra], random: torch.Generator
-    ) -> tuple[list[S], Statistics, list[Tensor]]:
+        self, state: S, settings: Sequence[T_contra], random: torch.Generator, *, rewindable: bool = True
+    ) -> Together[S] | None:
         """Run one iteration for each of the settings, with the same result as separate calls.
 
         Returns:
-            The states, statistics ``(iterations, chains)``, and the generator's state after each iteration; fewer
-            iterations than requested if the next one raises an error.
+            The iterations, without states of the generator unless ``rewindable``; fewer than requested if the next one
+            raises an error, and None if the first does.
         """
 
 
@@ -45,9 +61,10 @@ class Lookahead(Generic[S]):
     def __bool__(self) -> bool:
         return bool(self._made)
 
-    def add(self, states: Sequence[S], statistics: Statistics, random: Sequence[Tensor]) -> None:
-        """Append iterations; statistics are ``(iterations, chains)``."""
-        self._made.extend(zip(states, unbound(statistics, len(random)), random, strict=True))
+    def add(self, made: Together[S]) -> None:
+        """Append iterations."""
+        statistics = unbound(made.statistics, len(made.random))
+        self._made.extend(zip(map(made.at, range(len(statistics))), statistics, made.random, strict=True))
 
     def next(self) -> tuple[S, Statistics]:
         """Remove and return the first iteration."""

@@ -41,6 +41,18 @@ def test_thinned_draws_and_statistics_are_the_same(monkeypatch):
     assert same(together, contents(sampled(draws=160, thinning=4)))
 
 
+@pytest.mark.parametrize("thinning", [1, 3])
+def test_iterations_that_someone_looks_at_one_by_one_are_the_same(thinning):
+    """With a consumer of its own, a run passes on each iteration; without, several at once."""
+    goals = {"until": {"ess": 50, "max_samples": 1_000}, "thinning": thinning}
+    together, seen = sampled(draws=None, **goals), []
+    each = sampled(draws=None, consumers=[lambda iteration: seen.append(iteration.draw)], **goals)
+    assert same(contents(together), contents(each))
+    assert max(seen) + 1 == together.get_samples(group_by_chain=True)["U"].shape[1] > 40
+    assert torch.allclose(together.kernel.run.mean_acceptance, each.kernel.run.mean_acceptance)
+    assert together.kernel.run.divergences == each.kernel.run.divergences
+
+
 def prepared():
     pyro.set_rng_seed(0)
     run = OHMC(concentrated).prepare(3, 5, None)
