@@ -167,6 +167,14 @@ class WarmUp(Adaptation[HamiltonianSettings]):
     def initial_settings(self, iteration: int) -> HamiltonianSettings:
         return HamiltonianSettings(self._plan.step_size, 1, {}, self._plan.persistence)
 
+    def settings(self, iteration: int) -> HamiltonianSettings:
+        if iteration <= self._warmup_steps + 1:  # the first after warm-up may have momenta of other masses
+            return super().settings(iteration)
+        # What the adapters contribute then; asking each of them takes as long as a trajectory of a small model.
+        step_size, lengths = self.step_size, self.lengths.distribution
+        num_steps = lengths.steps_of(lengths.draw(iteration), step_size)
+        return HamiltonianSettings(step_size, num_steps, self.masses.metrics, self._plan.persistence)
+
     @property
     def trajectory_length(self) -> float:
         """Mean integration time of a trajectory."""

@@ -11,6 +11,8 @@ Stage = Literal["warm-up", "sampling"]
 CHAINS_COMPARED, CHAINS_COMPARED_WITH_CODE, CHAINS_COMPARED_AT_THE_END = 2, 4, 16
 _BETWEEN_COMPARISONS_AT_FIRST, _FIRST_ITERATIONS = 8, 256
 _BETWEEN_COMPARISONS = {"warm-up": 64, "sampling": 256}
+_BETWEEN_COMPARISONS_LATER, _LATER = 1024, 4096
+"""A comparison takes as long as 50 iterations of a small model in native code."""
 _FIRST_COMPARISON_OF_CODE, _MOST_BETWEEN_COMPARISONS_OF_CODE = 64, 4096
 
 
@@ -33,12 +35,13 @@ def previous_comparison_of_code(iteration: int) -> int:
 def graph_is_compared(iteration: int, stage: Stage) -> bool:
     """Return whether to compare the graph of the density after this iteration; more often in early warm-up."""
     early = stage == "warm-up" and iteration <= _FIRST_ITERATIONS
-    return iteration % (_BETWEEN_COMPARISONS_AT_FIRST if early else _BETWEEN_COMPARISONS[stage]) == 1
+    every = _BETWEEN_COMPARISONS_AT_FIRST if early else _BETWEEN_COMPARISONS[stage]
+    return iteration % (_BETWEEN_COMPARISONS_LATER if iteration > _LATER else every) == 1
 
 
 def next_comparison(done: int) -> int:
     """Return the iteration of sampling at which batched iterations end, so that graph or code are compared after it."""
-    every = _BETWEEN_COMPARISONS["sampling"]
+    every = _BETWEEN_COMPARISONS_LATER if done > _LATER else _BETWEEN_COMPARISONS["sampling"]
     of_graph = done + every - (done - 1) % every
     of_code = 1 + max(_FIRST_COMPARISON_OF_CODE, 1 << max(0, done - 1).bit_length())
     return min(of_graph, of_code)

@@ -241,6 +241,16 @@ def test_the_step_of_a_metric_is_compared_at_the_end(monkeypatch):
     assert not graph.is_graph
 
 
+def test_iterations_made_together_end_where_something_is_compared():
+    compared = [
+        n for n in range(10_000)
+        if comparison_schedule.graph_is_compared(n, "sampling") or comparison_schedule.code_is_compared(n)
+    ]  # fmt: skip
+    assert compared[:6] == [1, 65, 129, 257, 513, 769]
+    for done in range(1, compared[-1]):
+        assert comparison_schedule.next_comparison(done) == next(n for n in compared if n > done)
+
+
 def test_when_code_is_compared():
     compared = [n for n in range(10_000) if comparison_schedule.code_is_compared(n)]
     assert compared == [65, 129, 257, 513, 1025, 2049, 4097, 8193]
