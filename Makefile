@@ -68,6 +68,7 @@ dist: env
 	rm -rf dist build $(VENV)-dist
 	$(BIN)/python -m build
 	$(BIN)/python .ci/contents.py dist
+	$(BIN)/python -m twine check --strict dist/*
 	$(PYTHON) -m venv $(VENV)-dist
 	$(VENV)-dist/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) dist/*.whl
 	$(call readme_example,$(VENV)-dist)

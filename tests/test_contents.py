@@ -1,7 +1,10 @@
 """Checks of the files of wheel and sdist see what is missing and what does not belong there."""
 
 import runpy
+import tomllib
 from pathlib import Path
+
+import yaml
 
 CONTENTS = runpy.run_path(str(Path(__file__).parents[1] / ".ci" / "contents.py"))
 TRACKED = {"pyro_manifold/a.py", "pyro_manifold/py.typed", "pyro_manifold/compiled/native/lanes.h", "tests/test_a.py"}
@@ -33,3 +36,14 @@ def test_versions_agree():
     for page in ("README.md", "docs/index.md"):
         assert f"version = {{{version}}}" in (root / page).read_text()
     assert f"\n## {version} — " in (root / "CHANGELOG.md").read_text()
+
+
+def test_the_recipe_for_conda_has_the_version_and_the_requirements_of_the_project():
+    """Names on conda-forge are those of PyPI, but for torch."""
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    recipe = yaml.safe_load((root / "packaging" / "recipe.yaml").read_text())
+    version = runpy.run_path(str(root / "pyro_manifold" / "version.py"))["__version__"]
+    assert recipe["context"]["version"] == version
+    _, *required = recipe["requirements"]["run"]
+    assert [line.replace(" ", "").replace("pytorch>", "torch>") for line in required] == project["dependencies"]
