@@ -5,6 +5,7 @@ https://github.com/stan-dev/posteriordb.
 """
 
 import json
+import os
 import zipfile
 from functools import cached_property
 from pathlib import Path
@@ -77,6 +78,16 @@ class Problem:
             each = {name: x} if x.ndim == 2 else {f"{name}[{k + 1}]": x[..., k] for k in range(x.shape[2])}
             found |= each
         return {name: np.asarray(found[name]) for name in self.draws}
+
+
+class _OfFolder(dict):
+    """Problems by name, of the folder that the environment variable POSTERIORDB names."""
+
+    def __missing__(self, name):
+        return Problem(os.environ["POSTERIORDB"], name)
+
+
+PROBLEMS = _OfFolder()
 
 
 def names(folder):

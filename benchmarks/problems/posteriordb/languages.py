@@ -1,7 +1,7 @@
 """Pyro, NumPyro and PyMC under one set of names, so that a model is written once and is the same density in all.
 
 Families have the names and the order of parameters that the three packages share. A loop over time is Python's own
-in Pyro, `lax.scan` in NumPyro and `pytensor.scan` in PyMC, the form that each compiles best.
+in Pyro and `lax.scan` in NumPyro, the form that each compiles best; PyMC has none here.
 """
 
 from abc import ABC, abstractmethod
@@ -134,10 +134,9 @@ class NumPyro(_Programs):
 class PyMC(Language):
     def __init__(self):
         import pymc
-        import pytensor
         import pytensor.tensor
 
-        self._package, self._scan, self.xp = pymc, pytensor.scan, pytensor.tensor
+        self._package, self.xp = pymc, pytensor.tensor
         transforms = pymc.distributions.transforms
         self._transforms = {
             "ordered_vector": transforms.ordered,
@@ -177,5 +176,4 @@ class PyMC(Language):
         return self.xp.linalg.cholesky(x)
 
     def scan(self, step, first, *columns):
-        states = self._scan(lambda *row: step(row[-1], *row[:-1]), list(columns), [first], return_updates=False)
-        return states
+        raise NotImplementedError("loops over time are not written for PyMC")
