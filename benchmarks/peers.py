@@ -31,6 +31,19 @@ class Run(NamedTuple):
     figures: dict[str, Any]
 
 
+class _Steps:
+    """Consumer that keeps the number of steps of each iteration, of one or of several at once."""
+
+    def __init__(self):
+        self.found = []
+
+    def __call__(self, iteration):
+        self.found.append(int(iteration.statistics["n_steps"][0]))
+
+    def several(self, iterations):
+        self.found += iterations.statistics["n_steps"][:, 0].int().tolist()
+
+
 def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", seed=0, **options):
     """Vectorised chains of a kernel of this package, by its name."""
     import pyro
@@ -46,21 +59,17 @@ def pyro_manifold(problem, *, chains, warmup, draws, kernel="OHMC", seed=0, **op
 
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(seed)
-    steps = []
-
-    def count(kernel, *_):
-        steps.append(int(kernel.run.statistics["n_steps"][0]))
-
+    steps = _Steps()
     with stopwatch() as times:
         kernel = getattr(infer, kernel)(problem.pyro_model, **options)
         building = timed(kernel, "target"), timed(kernel, "run_of"), timed(Executable, "compile")
-        mcmc = infer.MCMC(kernel, draws, warmup, num_chains=chains, disable_progbar=True, hook_fn=count)
+        mcmc = infer.MCMC(kernel, draws, warmup, num_chains=chains, disable_progbar=True, consumers=[steps])
         mcmc.run()
     report = mcmc.diagnostics()
     figures = {
         "compiling": sum(map(sum, building)),
-        "gradients": sum(steps) * chains,
-        "gradients_of_draws": sum(steps[warmup:]) * chains,
+        "gradients": sum(steps.found) * chains,
+        "gradients_of_draws": sum(steps.found[warmup:]) * chains,
         "acceptance": [float(rate) for rate in report["acceptance_rate"].values()],
         "divergences": sum(map(len, report.get("divergences", {}).values())),
     }
