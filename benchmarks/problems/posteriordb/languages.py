@@ -155,16 +155,16 @@ class PyMC(Language):
 
     def draw(self, name, family, *parameters, size=None):
         options = {} if size is None else {"shape": size}
-        return getattr(self._package, family)(name, *parameters, **options)
+        return getattr(self._package, family)(name, **_named(family, parameters), **options)
 
     def observe(self, name, family, *parameters, of):
-        getattr(self._package, family)(name, *parameters, observed=of)
+        getattr(self._package, family)(name, **_named(family, parameters), observed=of)
 
     def gaussian(self, name, cholesky, of):
         self._package.MvNormal(name, 0.0, chol=cholesky, observed=of)
 
     def log_density(self, family, *parameters, of):
-        return self._package.logp(getattr(self._package, family).dist(*parameters), of)
+        return self._package.logp(getattr(self._package, family).dist(**_named(family, parameters)), of)
 
     def factor(self, name, value):
         self._package.Potential(name, value)
@@ -177,3 +177,15 @@ class PyMC(Language):
 
     def scan(self, step, first, *columns):
         raise NotImplementedError("loops over time are not written for PyMC")
+
+
+_PARAMETERS = {
+    "Normal": "mu sigma", "LogNormal": "mu sigma", "StudentT": "nu mu sigma", "HalfNormal": "sigma",
+    "HalfCauchy": "beta", "Gamma": "alpha beta", "Beta": "alpha beta", "Dirichlet": "a", "Uniform": "lower upper", "Exponential": "lam",
+    "Poisson": "mu",
+}  # fmt: skip
+
+
+def _named(family, parameters):
+    """Parameters by PyMC's names: of some families it takes no others."""
+    return dict(zip(_PARAMETERS[family].split(), parameters, strict=True))
