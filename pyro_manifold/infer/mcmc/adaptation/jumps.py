@@ -53,13 +53,25 @@ class Transitions(Saved):
         self._means = torch.zeros_like(functionals)
         self.squares = torch.zeros_like(functionals[0])
 
-    def add(self, index: int, num_steps: int, previous: Tensor, values: Tensor) -> None:
-        """Add one transition of all chains to the bin with this index."""
+    def add(self, index: int, num_steps: int, previous: Tensor, values: Tensor, moved: Tensor | None = None) -> None:
+        """Add one transition of all chains to the bin with this index.
+
+        Args:
+            index: the bin.
+            num_steps: number of leapfrog steps.
+            previous: functionals before the transition, ``(chains, functionals)``.
+            values: functionals after it.
+            moved: chains that were moved by the trajectory alone, ``(chains,)``, whose jumps count; None for all.
+        """
         self.iterations += 1
         deviation = values - self._means
         self._means = self._means + deviation / self.iterations
         self.squares = self.squares + (deviation * (values - self._means)).mean(0)
         jump = (values - previous).square()
+        if moved is not None:
+            if not bool(moved.any()):
+                return
+            jump = jump[moved]
         moments = torch.cat([jump[:, :-1].square(), jump[:, -1:]], 1).mean(0)
         self.jumps.setdefault(index, self._none()).add(1, num_steps, moments)
 

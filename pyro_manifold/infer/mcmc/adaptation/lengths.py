@@ -150,7 +150,9 @@ class LengthChoice(Saved):
         shortest, longest = max(self._shortest_share * mean, of_candidates), self._longest_share * mean
         return shortest * (longest / shortest) ** weyl_sequence(iteration)
 
-    def update(self, length: float, num_steps: int, before: ChainState, after: ChainState) -> None:
+    def update(
+        self, length: float, num_steps: int, before: ChainState, after: ChainState, moved: Tensor | None = None
+    ) -> None:
         """Add a transition of all chains; at regular intervals, update the mean length.
 
         Args:
@@ -158,8 +160,9 @@ class LengthChoice(Saved):
             num_steps: number of its leapfrog steps.
             before: state before the transition.
             after: state after the transition.
+            moved: chains that were moved by the trajectory alone; None for all.
         """
-        self._window.add(self._bin(length), num_steps, self._functionals(before), self._functionals(after))
+        self._window.add(self._bin(length), num_steps, self._functionals(before), self._functionals(after), moved)
         if self._window.iterations % self._iterations_between_choices == 0:
             self.choose()
 

@@ -69,7 +69,7 @@ class LowRankEstimator(InverseMassEstimator):
 
     Args:
         position: positions ``(chains, size)``, used for their shape.
-        optional: whether directions are left out if trajectories are already short or would not become much shorter.
+        optional: whether directions are left out if neither would trajectories become much shorter nor scales alike.
 
     Source: Seyboldt, Carlson & Carpenter, arXiv 2603.18845, whose metric has neither σ nor this criterion.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyro_manifold.infer.mcmc.adaptation.adapter import Adapter, WarmUpIteration
-from pyro_manifold.infer.mcmc.adaptation.arrival import of_chains, representatives
+from pyro_manifold.infer.mcmc.adaptation.arrival import representatives
 from pyro_manifold.infer.mcmc.adaptation.chain_step_sizes import ChainStepSizes
 from pyro_manifold.infer.mcmc.adaptation.lengths import (
     MAXIMUM_STEPS_BEFORE_MASSES,
@@ -79,14 +79,12 @@ class TrajectoryLengths(Adapter[HamiltonianSettings]):
     def learn(self, seen: WarmUpIteration) -> None:
         if not self._records(seen.number):
             return
-        before, after, reflected = seen.before, seen.after, seen.statistics.get("reflected")
-        if reflected is not None:  # the jumps of these chains are not those of their trajectories
-            if seen.arrived is not None:
-                reflected = reflected[representatives(~seen.arrived)]
-            if bool(reflected.all()):
-                return
-            before, after = (of_chains(state, representatives(reflected)) for state in (before, after))
-        self.choice.update(self._integration_time, int(seen.statistics["n_steps"][0]), before, after)
+        reflected = seen.statistics.get("reflected")
+        if reflected is not None and seen.arrived is not None:
+            reflected = reflected[representatives(~seen.arrived)]
+        moved = None if reflected is None else ~reflected
+        steps = int(seen.statistics["n_steps"][0])
+        self.choice.update(self._integration_time, steps, seen.before, seen.after, moved)
 
     def end_window(self, seen: WarmUpIteration) -> None:
         if self._records(seen.number):

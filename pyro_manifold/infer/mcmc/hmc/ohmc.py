@@ -50,8 +50,8 @@ class OHMC(HamiltonianKernel):
         adapt_mass_matrix: whether to adapt masses during warm-up.
         full_mass: None for diagonal masses of unconstrained sites, plus at most 8 directions across these sites with
             masses of their own (a mass matrix that is a diagonal plus one of low rank) if warm-up finds that they make
-            trajectories much shorter and that the posterior is close to a Gaussian along them; at most 256 coordinates,
-            and 10,000 in all chains. ``"low rank"`` uses them even if trajectories become only a little shorter. False
+            trajectories much shorter, or all scales alike, and that the posterior is close to a Gaussian along them; at
+            most 256 coordinates, and 10,000 in all chains. ``"low rank"`` uses them even if trajectories become only a little shorter. False
             for diagonal masses alone, True for a dense mass matrix over all unconstrained sites, or a list of tuples of
             site names, each a dense block. There are no directions with ``jit_compile``, and none across sites on
             manifolds: where one is correlated with other sites, give it ``transforms``.

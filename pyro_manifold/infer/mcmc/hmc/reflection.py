@@ -31,11 +31,13 @@ class ReflectionNoise(NamedTuple):
 
     Attributes:
         normal: standard normal numbers for each block of square matrices, ``(chains, n)``.
-        uniform: uniform numbers in [0, 1), ``(chains, 5)``: for whether a reflection is proposed, whether of an axis,
-            of which axis, of which matrix, and for the Metropolis decision.
+        choices: uniform numbers in [0, 1), ``(chains, 4)``: for whether a reflection is proposed, whether of an axis,
+            of which axis, and of which matrix.
+        uniform: uniform numbers for the Metropolis decision, ``(chains,)``.
     """
 
     normal: Blocks
+    choices: Tensor
     uniform: Tensor
 
 
@@ -70,11 +72,12 @@ class Reflections:
         rows = {block: position[block].flatten(1, -2)[:, 0] for block in self._matrices}
         like = next(iter(rows.values()))
         uniform = torch.rand(len(like), 5, dtype=like.dtype, device=like.device, generator=random)
-        return ReflectionNoise({block: normal_like(row, random) for block, row in rows.items()}, uniform)
+        normal = {block: normal_like(row, random) for block, row in rows.items()}
+        return ReflectionNoise(normal, uniform[:, :4], uniform[:, 4])
 
     def directions(self, noise: ReflectionNoise, position: Blocks) -> Blocks:
         """Return v for each matrix, ``(chains, ..., n, 1)``; v = 0 leaves a matrix unchanged."""
-        proposed, on_axis, axis, which, _ = noise.uniform.split(1, dim=1)
+        proposed, on_axis, axis, which = noise.choices.split(1, dim=1)
         which, first, found = which * sum(self._matrices.values()), 0, {}
         for block, matrices in self._matrices.items():
             normal, n = noise.normal[block], position[block].shape[-1]
@@ -98,8 +101,8 @@ class Reflections:
         proposal = state._replace(position=position, energy=energy, gradient=gradient)
         if isinstance(proposal, State):
             proposal = proposal._replace(momentum=with_it(proposal.momentum))
-        accepted = metropolis(state.energy, energy, noise.uniform[:, 4]).accepted
-        return choose(accepted, proposal, state), accepted & (noise.uniform[:, 0] < self._probability)
+        accepted = metropolis(state.energy, energy, noise.uniform).accepted
+        return choose(accepted, proposal, state), accepted & (noise.choices[:, 0] < self._probability)
 
 
 class ReflectedTrajectory:
@@ -117,7 +120,8 @@ class ReflectedTrajectory:
     def noise(self, state: State, random: torch.Generator) -> Noise:
         """Draw the noise of the reflection, of the momenta and of the Metropolis decisions."""
         reflection, rest = self._reflections.noise(state.position, random), self._trajectory.noise(state, random)
-        return Noise((reflection.normal, rest.normal), (reflection.uniform, rest.uniform))
+        normal = (reflection.normal, reflection.choices), rest.normal
+        return Noise(normal, (reflection.uniform, rest.uniform))
 
     def begin(
         self, state: State, settings: HamiltonianSettings, noise: Noise, potential: Potential
@@ -138,8 +142,8 @@ class ReflectedTrajectory:
 
     @staticmethod
     def _each(noise: Noise) -> tuple[ReflectionNoise, Noise]:
-        reflection, rest = zip(noise.normal, noise.uniform, strict=True)
-        return ReflectionNoise(*reflection), Noise(*rest)
+        ((of_reflection, choices), normal), (decision, uniform) = noise.normal, noise.uniform
+        return ReflectionNoise(of_reflection, choices, decision), Noise(normal, uniform)
 
 
 def reflections(problem: Problem, probability: float) -> Reflections | None:

@@ -34,9 +34,12 @@ def previous_comparison_of_code(iteration: int) -> int:
 
 def graph_is_compared(iteration: int, stage: Stage) -> bool:
     """Return whether to compare the graph of the density after this iteration; more often in early warm-up."""
-    early = stage == "warm-up" and iteration <= _FIRST_ITERATIONS
-    every = _BETWEEN_COMPARISONS_AT_FIRST if early else _BETWEEN_COMPARISONS[stage]
-    return iteration % (_BETWEEN_COMPARISONS_LATER if iteration > _LATER else every) == 1
+    every = _BETWEEN_COMPARISONS[stage]
+    if stage == "warm-up" and iteration <= _FIRST_ITERATIONS:
+        every = _BETWEEN_COMPARISONS_AT_FIRST
+    elif stage == "sampling" and iteration > _LATER:
+        every = _BETWEEN_COMPARISONS_LATER
+    return iteration % every == 1
 
 
 def next_comparison(done: int) -> int:

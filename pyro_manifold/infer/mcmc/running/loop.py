@@ -166,6 +166,7 @@ def sample(
                 for number, each in enumerate(together):
                     each.several(several)
                     draws += 0 if number else len(several.kept)
+                run.code.after_iteration()
             else:
                 iteration = _one(run, thinning)
                 for consumer in consumers:

@@ -195,7 +195,10 @@ class Run(Saved, Generic[S, T]):
         self._count(self.statistics)
 
     def iterate_together(self) -> Together[S] | None:
-        """Run the iterations that native code makes in one call; None if there are no such iterations next."""
+        """Run the iterations that native code makes in one call; None if there are no such iterations next.
+
+        Their code is to be compared afterwards, by ``code.after_iteration``, once they are stored.
+        """
         made = None if self._lookahead else self._made_together(rewindable=False)
         if made is None:
             return None
@@ -203,7 +206,6 @@ class Run(Saved, Generic[S, T]):
         self.state, self.iteration = in_rows(made.at(iterations - 1)), self.iteration + iterations
         self.statistics = {name: x[-1] for name, x in made.statistics.items()}
         self._count(made.statistics, iterations)
-        self.code.after_iteration()
         return made
 
     def _made_together(self, rewindable: bool = True) -> Together[S] | None:

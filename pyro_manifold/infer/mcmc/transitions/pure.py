@@ -107,7 +107,7 @@ def composition_of(
     compile_options: Mapping[str, Any] | None = None,
     warn: bool = True,
 ) -> Composition[S, T]:
-    """Compose a run whose iterations end with a pure transition, in native code once that is worthwhile.
+    """Compose a run whose iterations are a pure transition, in native code once that is worthwhile.
 
     Args:
         problem: target with initial values.

@@ -54,7 +54,8 @@ class Noise(NamedTuple):
 
     Attributes:
         normal: standard normal noise, a tree of tensors ``(chains, ...)``; may be overwritten.
-        uniform: uniform random numbers in [0, 1) for the acceptance decisions, ``(chains,)``; None without a decision.
+        uniform: uniform random numbers in [0, 1) for the acceptance decisions, ``(chains,)``, or a tree of these; None
+            without a decision.
     """
 
     normal: Any

@@ -13,6 +13,7 @@ from pyro_manifold import constraints
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import GHMC, MCMC, OHMC
 from pyro_manifold.infer.mcmc.hmc import Reflections, reflected
+from pyro_manifold.infer.mcmc.transitions import of_tensors
 from pyro_manifold.manifolds import Stiefel
 from tests.infer.mcmc.compilers import WITHOUT_NATIVE_CODE, make_native_code_at_once
 
@@ -63,6 +64,16 @@ def test_one_of_all_matrices_is_reflected_and_each_as_often():
     assert flips.sum(1).max() == 1
     for matrix in flips.double().T:
         assert_mean(matrix, 0.2)
+
+
+def test_comparisons_of_code_accept_all_proposals_and_leave_some_chains_where_they_are():
+    run = OHMC(rotation_or_reflection).prepare(64, 10, None)
+    transition, settings = run.transitions[-1], run.tuning.settings(1)
+    noise = transition.transition.noise(run.state, run.random)
+    noise = noise._replace(uniform=of_tensors(torch.zeros_like, noise.uniform))
+    state = run.state
+    _, statistics = transition.with_noise(state, transition.transition.prepared(settings, state), noise)
+    assert 16 < int(statistics["reflected"].sum()) < 48
 
 
 def test_without_reflections_the_component_of_the_start_is_kept_and_reported():
