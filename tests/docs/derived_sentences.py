@@ -43,12 +43,6 @@ def unconverged(package):
     return sum(largest(row["R-hat"]) > 1.01 for row in of_package(WHOLE, package))
 
 
-def rate_on_seeds(package):
-    """Return how many times our rate a package has on the seeds, once everything is compiled."""
-    ratios = {row["model"]: number(row["ours / theirs"]) for row in of_package(COMPILED, package)}
-    return word(round(1 / ratios["seeds"]))
-
-
 def r_hats(package):
     """Largest R-hat of the three models with effects whose scale may vanish."""
     models = ("item response, two parameters", "eight schools, centred", "seeds")
@@ -302,8 +296,6 @@ DERIVED = {
             f"NumPyro has the higher rate on {word(behind('NumPyro'))} models of fourteen and nutpie on "
             f"{word(behind('nutpie'))}."
         ),
-        lambda: f"seeds, where both have {rate_on_seeds('NumPyro')} times our rate",
-        lambda: f"seeds, where both have {rate_on_seeds('nutpie')} times our rate",
         lambda: (
             f"take {seconds('pyro_manifold')} CPU seconds in all with this package. NumPyro and nutpie take "
             f"{seconds('NumPyro', 'nutpie')},"

@@ -51,8 +51,8 @@ class OHMC(HamiltonianKernel):
         full_mass: None for diagonal masses of unconstrained sites, plus at most 8 directions across these sites with
             masses of their own (a mass matrix that is a diagonal plus one of low rank) if warm-up finds that they make
             trajectories much shorter, or all scales alike, and that the posterior is close to a Gaussian along them; at
-            most 256 coordinates, and 10,000 in all chains. ``"low rank"`` uses them even if trajectories become only a little shorter. False
-            for diagonal masses alone, True for a dense mass matrix over all unconstrained sites, or a list of tuples of
+            most 256 coordinates, and 10,000 in all chains. ``"low rank"`` uses them even if trajectories become only a
+            little shorter. False for diagonal masses alone, True for a dense mass matrix over all unconstrained sites, or a list of tuples of
             site names, each a dense block. There are no directions with ``jit_compile``, and none across sites on
             manifolds: where one is correlated with other sites, give it ``transforms``.
         transforms: transforms to unconstrained space for some of the sites. A Stiefel site in this mapping moves in

@@ -85,7 +85,7 @@ class Iterations:
 
     @property
     def kept(self) -> range:
-        """Those that complete a draw, counted from 0."""
+        """Iterations among these that complete a draw, counted from 0."""
         return range(self.thinning - 1 - self.first % self.thinning, len(self), self.thinning)
 
 
