@@ -181,8 +181,8 @@ class PyMC(Language):
 
 _PARAMETERS = {
     "Normal": "mu sigma", "LogNormal": "mu sigma", "StudentT": "nu mu sigma", "HalfNormal": "sigma",
-    "HalfCauchy": "beta", "Gamma": "alpha beta", "Beta": "alpha beta", "Dirichlet": "a", "Uniform": "lower upper", "Exponential": "lam",
-    "Poisson": "mu",
+    "HalfCauchy": "beta", "Gamma": "alpha beta", "Beta": "alpha beta", "Dirichlet": "a", "Uniform": "lower upper",
+    "Exponential": "lam", "Poisson": "mu",
 }  # fmt: skip
 
 

@@ -36,6 +36,10 @@ _LEAST_CORRELATION = 0.63
 In general it estimates 1/√(Var x · Var ∇U), for E[x ∇U] = 1. In a funnel, whose neck requires other masses than its
 mouth, that is 0.1 to 0.45, and with directions chains would get stuck in the neck."""
 
+_STILL_CORRELATED = 0.5
+"""The same where directions are in use: otherwise those of a latent time series, with correlations of 0.6 to 0.8, are
+lost in the last window of some runs."""
+
 _KURTOSIS = 8.0
 """Largest kurtosis of gradients along an eigenvector: 3 for a Gaussian, up to 7 for regressions and latent time series,
 and 9 to 100 if the scale of a group of effects may vanish."""
@@ -64,8 +68,8 @@ class LowRankEstimator(InverseMassEstimator):
     which is exact for a Gaussian: with at most eight eigenvectors w of N and their eigenvalues η, chosen such that the
     remaining eigenvalues differ least, and σ the geometric mean of the remaining ones. Eigenvectors whose eigenvalue is
     within a factor of 2 of σ are left out. All are left out if the posterior is far from a Gaussian along any of them:
-    if the correlation of draws and gradients along it, which is 1 for a Gaussian, is below 0.63, or the kurtosis of
-    gradients, which is 3 for a Gaussian, exceeds 8.
+    if the correlation of draws and gradients along it, which is 1 for a Gaussian, is below 0.63 (0.5 where directions
+    are in use), or the kurtosis of gradients, which is 3 for a Gaussian, exceeds 8.
 
     Args:
         position: positions ``(chains, size)``, used for their shape.
@@ -77,7 +81,7 @@ class LowRankEstimator(InverseMassEstimator):
     def __init__(self, position: Tensor, optional: bool) -> None:
         self._diagonal = DiagonalEstimator(position)
         self._example = position
-        self._optional = optional
+        self._optional, self._least_correlation = optional, _LEAST_CORRELATION
         self._states: list[tuple[Tensor, Tensor]] = []
         self._count = min(_MOST_DIRECTIONS, position.shape[1] - 1)
 
@@ -111,6 +115,7 @@ class LowRankEstimator(InverseMassEstimator):
         if not bool(value[0, 0, 0]):
             return Metric.from_inverse_mass(self.diagonal(value))
         self._optional = False
+        self._least_correlation = _STILL_CORRELATED if bool(value[0, 1:, 0].any()) else _LEAST_CORRELATION
         return LowRankMetric.from_flat(value)
 
     def reported(self, value: Tensor) -> Tensor:
@@ -136,7 +141,7 @@ class LowRankEstimator(InverseMassEstimator):
         outside, usual = _far_from_others(values, self._count)
         used = (values[outside] / usual).log().abs() > math.log(_FAR_FROM_ONE)
         along, slopes = draws @ vectors, gradients @ vectors
-        used &= (_correlations(along, slopes).min() > _LEAST_CORRELATION) & (_kurtosis(slopes).max() < _KURTOSIS)
+        used &= (_correlations(along, slopes).min() > self._least_correlation) & (_kurtosis(slopes).max() < _KURTOSIS)
         left = values.scatter(0, outside, torch.where(used, usual, values[outside]))
         if not bool(used.any()) or (self._optional and not _worthwhile(values, left)):
             return self._without_directions(inverse_mass)

@@ -52,9 +52,9 @@ class OHMC(HamiltonianKernel):
             masses of their own (a mass matrix that is a diagonal plus one of low rank) if warm-up finds that they make
             trajectories much shorter, or all scales alike, and that the posterior is close to a Gaussian along them; at
             most 256 coordinates, and 10,000 in all chains. ``"low rank"`` uses them even if trajectories become only a
-            little shorter. False for diagonal masses alone, True for a dense mass matrix over all unconstrained sites, or a list of tuples of
-            site names, each a dense block. There are no directions with ``jit_compile``, and none across sites on
-            manifolds: where one is correlated with other sites, give it ``transforms``.
+            little shorter. False for diagonal masses alone, True for a dense mass matrix over all unconstrained sites,
+            or a list of tuples of site names, each a dense block. There are no directions with ``jit_compile``, and
+            none across sites on manifolds: where one is correlated with other sites, give it ``transforms``.
         transforms: transforms to unconstrained space for some of the sites. A Stiefel site in this mapping moves in
             unconstrained space, in the coordinates of its transform.
         max_plate_nesting: as in Pyro, for models with enumerated sites.

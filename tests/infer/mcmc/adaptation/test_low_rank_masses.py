@@ -127,6 +127,33 @@ def test_without_being_asked_for_they_must_make_trajectories_shorter_or_scales_a
     assert isinstance(metric, LowRankMetric) == has_directions(metric) == taken
 
 
+@pytest.mark.parametrize(
+    ("correlation", "first", "again"), [(0.8, True, True), (0.57, False, True), (0.4, False, False)]
+)
+def test_directions_in_use_stay_with_less_correlation(correlation, first, again):
+    """The correlation of gradients with draws along the long direction; the thresholds are 0.63 and 0.5."""
+    spread, rotation = torch.tensor([225.0] + [1.0] * 9), torch.linalg.qr(torch.randn(10, 10))[0]
+    draws, noise = torch.randn(2, 800, 4, 10)
+    draws = draws * spread.sqrt()
+    gradients = draws / spread
+    noisy = gradients.clone()
+    noisy[..., 0] += noise[..., 0] * (1 / correlation**2 - 1) ** 0.5 / 15
+
+    def taken(slopes, before=None):
+        estimator = LowRankEstimator(draws[0], optional=False)
+        if before is not None:
+            estimator.metric(before)
+        for x, slope in zip(draws @ rotation, slopes @ rotation, strict=True):
+            estimator.update(x, slope)
+        flat = estimator.estimate()
+        return flat, has_directions(estimator.metric(flat))
+
+    in_use, certain = taken(gradients)
+    assert certain
+    assert taken(noisy)[1] == first
+    assert taken(noisy, in_use)[1] == again
+
+
 def funnel_draws():
     """Of Neal's funnel about the diagonal of its first two coordinates, and gradients of its potential."""
     v = 2 * torch.randn(400, 4)
