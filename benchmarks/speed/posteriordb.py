@@ -85,7 +85,7 @@ def best(runs, name, package, sizes, seeds, long):
     return setting, found[setting]
 
 
-def line(runs, name, sizes, seeds, long):
+def line(runs, name, peers, sizes, seeds, long):
     """A row of the table, and our rate by that of each peer."""
     _, ours = best(runs, name, OURS, sizes, seeds, long)
     if not ours:
@@ -94,7 +94,7 @@ def line(runs, name, sizes, seeds, long):
     own, ratios = np.median([rate(run, long) for run in ours]), {}
     row = [name, ours[0]["parameters"], f"{worst['z']:.1f}", f"{worst['z_of_deviations']:.1f}", f"{worst['rhat']:.3f}"]
     row += [f"{np.median([run['cpu_seconds'] for run in ours]):.1f}", f"{own:.0f}"]
-    for package in list(SETTINGS)[1:]:
+    for package in peers:
         setting, theirs = best(runs, name, package, sizes, seeds, long)
         if not theirs:
             row += ["–", "–"]
@@ -107,14 +107,15 @@ def line(runs, name, sizes, seeds, long):
 
 def page(runs, wanted, sizes, seeds, long):
     clock = "once everything is compiled" if long else "compiling included"
-    head = (
-        "posterior", "parameters", "z", "z of deviations", "R-hat", "CPU s", "ESS/s",
-        "by NumPyro's", "setting, R-hat", "by nutpie's", "setting, R-hat",
-    )  # fmt: skip
-    lines = [line(runs, name, sizes, seeds, long) for name in wanted]
+    length = f"| {sizes[0]} + {sizes[1]} |"
+    peers = [each for each in list(SETTINGS)[1:] if any(f"| {each} |" in key and length in key for key in runs)]
+    head = ["posterior", "parameters", "z", "z of deviations", "R-hat", "CPU s", "ESS/s"]
+    for peer in peers:
+        head += [f"by {peer}'s", "setting, R-hat"]
+    lines = [line(runs, name, peers, sizes, seeds, long) for name in wanted]
     rows = [row for row, _ in lines if row]
     quartiles = []
-    for package in list(SETTINGS)[1:]:
+    for package in peers:
         found = np.array([ratios[package] for _, ratios in lines if package in ratios])
         if len(found):
             least, lower, median, upper, largest = np.quantile(found, (0, 0.25, 0.5, 0.75, 1))

@@ -149,4 +149,4 @@ def test_the_table_takes_the_better_setting_of_each_peer(folder, tmp_path, monke
     (tmp_path / "runs.json").write_text(json.dumps(runs))
     posteriordb.main(["--show", "--results", str(tmp_path / "runs.json")])
     row = capsys.readouterr().out.strip().splitlines()[-1]
-    assert row == "| kids-kidscore_momiq | 3 | 1.0 | 2.0 | 1.001 | 3.0 | 1000 | 2.00 | dense, 1.001 | – | – |"
+    assert row == "| kids-kidscore_momiq | 3 | 1.0 | 2.0 | 1.001 | 3.0 | 1000 | 2.00 | dense, 1.001 |"
