@@ -22,6 +22,7 @@ from benchmarks.estimates import effective_sizes, mean_and_error, summary
 from benchmarks.machine import machine
 from benchmarks.measure import Setting, measure_apart
 from benchmarks.problems.posteriordb import Problem, names
+from benchmarks.speed.published import run_key
 from benchmarks.stored import kept, read_json
 from benchmarks.study import option, read, switch
 from benchmarks.tables import table
@@ -33,10 +34,6 @@ SETTINGS = {
     "nutpie": {"diagonal": {}, "low rank": {"low_rank": True}},
 }
 CHAINS, SHORT, LONG = 4, (1000, 1000), (1000, 10_000)
-
-
-def run_key(name, package, setting, sizes, seed):
-    return " | ".join([name, package, setting, f"{sizes[0]} + {sizes[1]}", str(seed)])
 
 
 def measured(name, package, setting, sizes, seed, limit):

@@ -12,6 +12,7 @@ from benchmarks.problems.posteriordb.models import MODELS
 from benchmarks.speed import posteriordb
 from pyro_manifold.infer import OHMC
 from tests.benchmarks.problems.test_published import density
+from tests.benchmarks.problems.test_published_peers import by_pymc
 from tests.benchmarks.requirements import needs
 
 ROWS, POINTS = 12, 4
@@ -87,17 +88,11 @@ def test_the_density_in_numpyro_up_to_a_constant(model):
 @pytest.mark.parametrize("model", [model for model in MODELS if model not in LOOPS])
 def test_the_density_in_pymc_up_to_a_constant(model):
     import pymc
-    from pymc.model.transform.conditioning import remove_value_transforms
-    from pytensor.compile.mode import Mode
 
     at, expected = points(model)
     with pymc.Model() as program:
         MODELS[model](languages.PyMC(), data_of(model))
-    program.rvs_to_initial_values = dict.fromkeys(program.rvs_to_initial_values)
-    program = remove_value_transforms(program)
-    of_point = program.compile_logp(mode=Mode(linker="py", optimizer="fast_run"))
-    sites = [value.name for value in program.value_vars]
-    assert_alike(np.array([float(of_point({site: x[site] for site in sites})) for x in at]), expected)
+    assert_alike(np.array(by_pymc(program, at)), expected)
 
 
 @pytest.fixture

@@ -34,17 +34,20 @@ def previous_comparison_of_code(iteration: int) -> int:
 
 def graph_is_compared(iteration: int, stage: Stage) -> bool:
     """Return whether to compare the graph of the density after this iteration; more often in early warm-up."""
-    every = _BETWEEN_COMPARISONS[stage]
+    return iteration % _between_comparisons(iteration, stage) == 1
+
+
+def _between_comparisons(iteration: int, stage: Stage) -> int:
     if stage == "warm-up" and iteration <= _FIRST_ITERATIONS:
-        every = _BETWEEN_COMPARISONS_AT_FIRST
-    elif stage == "sampling" and iteration > _LATER:
-        every = _BETWEEN_COMPARISONS_LATER
-    return iteration % every == 1
+        return _BETWEEN_COMPARISONS_AT_FIRST
+    if stage == "sampling" and iteration > _LATER:
+        return _BETWEEN_COMPARISONS_LATER
+    return _BETWEEN_COMPARISONS[stage]
 
 
 def next_comparison(done: int) -> int:
     """Return the iteration of sampling at which batched iterations end, so that graph or code are compared after it."""
-    every = _BETWEEN_COMPARISONS_LATER if done > _LATER else _BETWEEN_COMPARISONS["sampling"]
+    every = _between_comparisons(done + 1, "sampling")
     of_graph = done + every - (done - 1) % every
     of_code = 1 + max(_FIRST_COMPARISON_OF_CODE, 1 << max(0, done - 1).bit_length())
     return min(of_graph, of_code)
