@@ -1,4 +1,4 @@
-"""Shared by all tests: float64 and one thread for each process; their seeds are in ../conftest.py."""
+"""Shared by all tests: float64, and one thread or ``OMP_NUM_THREADS``; their seeds are in ../conftest.py."""
 
 import os
 import sys
@@ -47,7 +47,7 @@ LONGEST = (
 
 @pytest.fixture(autouse=True)
 def _in_double_precision():
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)

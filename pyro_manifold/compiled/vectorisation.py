@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from pyro_manifold.compiled.agreement import FlatFunction
+from pyro_manifold.compiled.large_matrices import LARGEST_IN_BATCH
 from pyro_manifold.compiled.lowering import vmapped, without_fallback_warnings
 from pyro_manifold.compiled.operations import first_other_operation
 from pyro_manifold.compiled.passes import (
@@ -25,11 +26,12 @@ from pyro_manifold.compiled.passes import (
     run,
     simplified,
 )
-from pyro_manifold.compiled.rewriting import ATEN, writes
+from pyro_manifold.compiled.rewriting import ATEN, example, writes
 from pyro_manifold.compiled.tracing import trace
 from pyro_manifold.compiled.verified import Labels, Verified
 
 _LARGEST_KEPT_BLOCK = 32 * 2**20 - 2**12  # bytes that glibc keeps in its heap; larger blocks fault page by page
+_BY_LU = {"linalg_inv_ex", "linalg_lu_factor_ex", "_linalg_det", "_linalg_slogdet", "_linalg_solve_ex"}
 _COMPARED_ROWS = 4  # a few suffice; evaluating the function itself is slow
 
 
@@ -235,7 +237,19 @@ def _with_noise(example: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def _rows_at_a_time(graph: GraphModule) -> int:
-    """Return the number of rows whose intermediate values all stay below the size that is memory-mapped again."""
+    """Return the number of rows whose intermediate values all stay below the size that is memory-mapped again.
+
+    It is one with an LU factorisation of a large matrix, since torch's of several on several threads is wrong.
+    """
+    if any(_is_of_a_large_matrix(node) for node in graph.graph.nodes):
+        return 1
     values: list[Any] = [node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function"]
     sizes = [value.numel() * value.element_size() for value in values if isinstance(value, Tensor)]
     return max(1, _LARGEST_KEPT_BLOCK // max([*sizes, 1]))
+
+
+def _is_of_a_large_matrix(node: Node) -> bool:
+    if getattr(node.target, "__name__", "").split(".")[0] not in _BY_LU:
+        return False
+    matrix = example(node.args[0])
+    return matrix is not None and matrix.shape[-1] > LARGEST_IN_BATCH

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled.large_matrices import by_matrix
 from pyro_manifold.diagnostics.checks import are_rotations, check_draws, check_reference
 from pyro_manifold.manifolds import SpecialOrthogonal, polar_factor
 
@@ -225,7 +226,7 @@ def without_reflections(turns: Tensor, products: Tensor) -> Tensor:
     """Return signed permutations ``(..., p, p)`` of determinant 1, by the change of sign that costs least."""
     gains = (turns * products).sum(-2)
     least = torch.nn.functional.one_hot(gains.abs().argmin(-1), gains.shape[-1]).to(turns)
-    reflected = (torch.linalg.det(turns) < 0).unsqueeze(-1)
+    reflected = (by_matrix(torch.linalg.det, turns) < 0).unsqueeze(-1)
     return turns * torch.where(reflected, 1 - 2 * least, 1.0).unsqueeze(-2)
 
 
@@ -238,7 +239,7 @@ def nearest_proper_permutations(products: Tensor) -> Tensor:
     p = products.shape[-1]
     best = nearest_signed_permutations(products)
     found = without_reflections(best, products)
-    reflected = torch.linalg.det(best) < 0
+    reflected = by_matrix(torch.linalg.det, best) < 0
     if not bool(reflected.any()):
         return found
     order, some = best.abs()[reflected], products[reflected]

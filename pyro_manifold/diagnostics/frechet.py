@@ -12,6 +12,7 @@ import warnings
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled.large_matrices import by_matrix
 from pyro_manifold.diagnostics.checks import check_draws, check_orthonormal, check_reference
 from pyro_manifold.manifolds import SpecialOrthogonal, polar_factor
 
@@ -94,7 +95,7 @@ def _determinant(draws: Tensor) -> Tensor:
     n, p = draws.shape[-2:]
     if n != p or n == 1:
         return draws.new_zeros(draws.shape[2:-2])
-    signs = torch.linalg.det(draws).sign()
+    signs = by_matrix(torch.linalg.det, draws).sign()
     return torch.where((signs == signs[0, 0]).all(1).all(0), signs[0, 0], 0.0)
 
 

@@ -9,6 +9,7 @@ from torch import Size, Tensor
 from torch.distributions import constraints as torch_constraints
 from torch.distributions.constraints import Constraint
 
+from pyro_manifold.compiled.large_matrices import by_matrix
 from pyro_manifold.distributions.on_manifold import OnStiefel
 from pyro_manifold.distributions.stiefel_uniform import Chart, stiefel_support
 from pyro_manifold.manifolds import check_shape, polar_factor
@@ -106,7 +107,7 @@ class MatrixAngularCentralGaussian(OnStiefel):
             self._validate_sample(value)
         n, p = self.event_shape
         whitened = torch.linalg.solve_triangular(self.scale_tril, value, upper=False)
-        log_volume = torch.linalg.slogdet(whitened.mT @ whitened)[1]
+        log_volume = by_matrix(torch.linalg.slogdet, whitened.mT @ whitened)[1]
         log_scale = self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return -p * log_scale - n / 2 * log_volume
 

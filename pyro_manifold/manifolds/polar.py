@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled.large_matrices import by_matrix
+
 
 def polar_factor(matrix: Tensor) -> Tensor:
     r"""Return the nearest matrix with orthonormal columns, $Q = Z (Z^\top Z)^{-1/2}$.
@@ -107,7 +109,7 @@ def _polar_derivative(matrix: Tensor, factor: Tensor, direction: Tensor) -> Tens
     positive = (positive + positive.mT) / 2
     inner = factor.mT @ direction
     # For a singular P inv_ex returns inf or NaN, which a sampler counts as a divergence; inv would raise.
-    inverse = torch.linalg.inv_ex(positive)[0]
+    inverse = by_matrix(torch.linalg.inv_ex, positive)[0]
     # The second summand of the formula expanded: two products with tall matrices instead of three and a solve.
     return direction @ inverse + factor @ (solve_lyapunov(positive, inner - inner.mT) - inner @ inverse)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled.large_matrices import by_matrix
 from pyro_manifold.manifolds.polar import finite_or_zero
 
 
@@ -46,7 +47,7 @@ def log_volume_of_polar_retraction(point: Tensor, tangent: Tensor) -> Tensor:
     inner = point.mT @ tangent
     C = identity + (inner - inner.mT) / 2
     P = (basis * s.unsqueeze(-2)) @ basis.mT
-    g = torch.linalg.eigvals(torch.linalg.solve(C, P, left=False))
+    g = torch.linalg.eigvals(by_matrix(torch.linalg.solve, C, P, left=False))
     row, column = torch.tril_indices(p, p, -1)
     ratios = (g[..., row] + g[..., column]).abs() / (s[..., row] + s[..., column])
-    return found + p * torch.linalg.slogdet(C)[1] + ratios.log().sum(-1)
+    return found + p * by_matrix(torch.linalg.slogdet, C)[1] + ratios.log().sum(-1)

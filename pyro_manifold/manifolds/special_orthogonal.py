@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled.large_matrices import by_matrix
 from pyro_manifold.manifolds.stiefel import Stiefel
 
 
 def with_positive_determinant(matrix: Tensor) -> Tensor:
     """Return the square matrix, with the sign of its last column changed if its determinant is negative."""
-    sign = torch.where(torch.linalg.det(matrix.detach()) < 0, -1.0, 1.0).to(matrix)
+    sign = torch.where(by_matrix(torch.linalg.det, matrix.detach()) < 0, -1.0, 1.0).to(matrix)
     signs = torch.ones_like(matrix[..., :1, :])
     return matrix * torch.cat([signs[..., :-1], sign[..., None, None]], -1)
 
@@ -64,10 +65,10 @@ class SpecialOrthogonal(Stiefel):
     def projection(self, ambient: Tensor) -> Tensor:
         r"""Return the nearest rotation, $U \operatorname{diag}(1, \dots, 1, \det UV^\top) V^\top$ for $USV^\top$."""
         left, _, right = torch.linalg.svd(ambient)
-        sign = torch.linalg.det(left @ right).sign()
+        sign = by_matrix(torch.linalg.det, left @ right).sign()
         return torch.cat([left[..., :-1], left[..., -1:] * sign[..., None, None]], -1) @ right
 
     def membership_error(self, point: Tensor) -> Tensor:
         """Return the error as `Stiefel` does; at least 2, the distance of the other component, if det X < 0."""
         error = super().membership_error(point)
-        return torch.where(torch.linalg.det(point) < 0, error.clamp(min=2.0), error)
+        return torch.where(by_matrix(torch.linalg.det, point) < 0, error.clamp(min=2.0), error)

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled.large_matrices import by_matrix
 from pyro_manifold.manifolds.base import Manifold
 from pyro_manifold.manifolds.polar import polar_factor
 from pyro_manifold.manifolds.polar_volume import log_volume_of_polar_retraction
@@ -86,11 +87,11 @@ def cayley_flow(point: Tensor, tangent: Tensor, time: Tensor | float) -> tuple[T
     # solve_ex does not raise: a diverging step may contain non-finite entries, which are returned.
     if n == p:
         along, off_tangent = (point @ torch.cat([skew, inner - skew], -1)).chunk(2, -1)
-        change = torch.linalg.solve_ex(identity - time * skew, (2 * time) * along, left=False)[0]
+        change = by_matrix(torch.linalg.solve_ex, identity - time * skew, (2 * time) * along, left=False)[0]
         return point + change, tangent - off_tangent + change @ skew
     square = half * (tangent.mT @ tangent - inner.mT @ inner)
     turned, off_tangent = skew - square, inner - skew
-    inverse = torch.linalg.solve_ex(identity - half * (skew + turned), identity)[0]
+    inverse = by_matrix(torch.linalg.solve_ex, identity - half * (skew + turned), identity)[0]
     along = point @ torch.cat([turned - off_tangent, -2 * square - off_tangent], -1)
     moved, kept = along.chunk(2, -1)
     change = (tangent + moved) @ (time * inverse)
@@ -102,7 +103,7 @@ def cayley_flow_by_rows(point: Tensor, tangent: Tensor, time: Tensor | float) ->
     p, both, outer = point.shape[-1], torch.cat([point, tangent], -1), tangent @ point.mT
     generator = (time / 2) * (outer - outer.mT)
     identity = torch.eye(point.shape[-2], dtype=point.dtype, device=point.device)
-    moved = both + 2 * torch.linalg.solve_ex(identity - generator, generator @ both)[0]
+    moved = both + 2 * by_matrix(torch.linalg.solve_ex, identity - generator, generator @ both)[0]
     end, carried = newton_schulz(moved[..., :p]), moved[..., p:]
     inner = end.mT @ carried
     return end, carried - end @ ((inner + inner.mT) / 2)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled.large_matrices import by_matrix
 from pyro_manifold.infer.descent.points import Points
 
 _FIRST_DAMPING = 1e-3  # multiple of the largest diagonal entry of G
@@ -71,7 +72,7 @@ class NaturalGradient:
         at, energy, slope, metric, damping, unit = state
         identity = torch.eye(at.shape[1], dtype=at.dtype, device=at.device)
         damped = metric + damping[:, None, None] * identity
-        delta = -torch.linalg.solve_ex(damped, slope.unsqueeze(-1))[0].squeeze(-1)
+        delta = -by_matrix(torch.linalg.solve_ex, damped, slope.unsqueeze(-1))[0].squeeze(-1)
         there = self._points.moved(at, delta)
         energy_there, slope_there = self._points.energy_and_slope(there)
         predicted = -(slope * delta).sum(1) - (delta * (metric @ delta.unsqueeze(-1)).squeeze(-1)).sum(1) / 2
@@ -91,7 +92,7 @@ class NaturalGradient:
 
     def predicted_decrease(self, state: NaturalGradientState) -> Tensor:
         r"""Return the predicted decrease $\tfrac12 g^\top G^{-1} g$; 0 where the damping is at its maximum."""
-        step = torch.linalg.solve_ex(state.metric, state.slope.unsqueeze(-1))[0].squeeze(-1)
+        step = by_matrix(torch.linalg.solve_ex, state.metric, state.slope.unsqueeze(-1))[0].squeeze(-1)
         return torch.where(state.damping < _MOST * state.unit, (state.slope * step).sum(1) / 2, 0.0)
 
     def _metric_at(self, at: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from collections.abc import Mapping
 import torch
 from torch import Size, Tensor
 
+from pyro_manifold.compiled.large_matrices import by_matrix
 from pyro_manifold.density import Sites
 from pyro_manifold.manifolds import Grassmann, Manifold, Sphere, Stiefel
 
@@ -135,7 +136,7 @@ class _Cayley:
         # solve_ex: an X without coordinates gets coordinates that are far away.
         elsewhere = self._on_another_component(along)
         along = torch.where(elsewhere[..., None, None], identity, along)
-        S = torch.linalg.solve_ex(identity + along, 2 * identity.expand_as(along))[0]
+        S = by_matrix(torch.linalg.solve_ex, identity + along, 2 * identity.expand_as(along))[0]
         # A product instead of an index, since native code supports it.
         skew = (S.mT - S).flatten(-2) @ self._skew.mT / 4
         found = torch.cat([skew, (across @ S / 2).flatten(-2)], -1)
@@ -146,7 +147,7 @@ class _Cayley:
         """Return whether square matrices differ from the centre in the sign of their determinant."""
         if self._complements.shape[-1]:
             return torch.zeros_like(along[..., 0, 0], dtype=torch.bool)
-        return torch.linalg.det(along.detach()) < 0
+        return by_matrix(torch.linalg.det, along.detach()) < 0
 
     def points(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
         *_, n, p = self._centres.shape
@@ -157,7 +158,7 @@ class _Cayley:
         B = (x[..., :turns] @ self._skew).reshape(*x.shape[:-1], p, p)
         identity = torch.eye(p, dtype=x.dtype, device=x.device)
         S = identity - B + A.mT @ A
-        inverse = torch.linalg.inv(S)
+        inverse = by_matrix(torch.linalg.inv, S)
         X = self._centres @ (2 * inverse - identity) + self._complements @ (2 * A @ inverse)
         leading = coordinates.shape[:-1]
         return X.reshape(*leading, *self._shape), self._log_volume(S).reshape(*leading, batch.numel()).sum(-1)
@@ -165,7 +166,7 @@ class _Cayley:
     def _log_volume(self, S: Tensor) -> Tensor:
         """Compute the log volume element of each matrix."""
         n = self._centres.shape[-2]
-        return self._degrees * math.log(2) - (n - 1) * torch.linalg.slogdet(S)[1] - self._log_total
+        return self._degrees * math.log(2) - (n - 1) * by_matrix(torch.linalg.slogdet, S)[1] - self._log_total
 
 
 def have_local_coordinates(manifolds: Mapping[str, Manifold]) -> bool:

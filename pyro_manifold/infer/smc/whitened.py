@@ -20,6 +20,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled.large_matrices import by_matrix
 from pyro_manifold.density import PotentialFunction, Sites, Target
 from pyro_manifold.infer.smc.modes import GaussianMixture
 from pyro_manifold.manifolds import Constant
@@ -41,7 +42,7 @@ class Coordinates:
     def __init__(self, centres: Sites, roots: Tensor) -> None:
         self._shapes = {name: x.shape[1:] for name, x in centres.items()}
         self._centres = torch.cat([x.reshape(len(x), -1) for x in centres.values()], 1)
-        self._roots, self._inverses = roots, torch.linalg.inv(roots)
+        self._roots, self._inverses = roots, by_matrix(torch.linalg.inv, roots)
 
     def sites(self, z: Sites) -> Sites:
         """Transform z, with the site k, to x; sites on manifolds are unchanged."""

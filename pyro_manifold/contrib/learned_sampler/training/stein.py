@@ -49,4 +49,4 @@ def stein_scores(draws: Tensor, regularisation: float = 0.03) -> Tensor:
     kernel = torch.exp(-squares / median)
     slopes = (2 / median) * (kernel.sum(-1, keepdim=True) * draws - kernel @ draws)
     identity = torch.eye(n, dtype=draws.dtype, device=draws.device)
-    return -torch.linalg.solve(kernel + regularisation * identity, slopes)
+    return -torch.cholesky_solve(slopes, torch.linalg.cholesky(kernel + regularisation * identity))

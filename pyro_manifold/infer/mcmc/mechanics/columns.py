@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled.large_matrices import by_matrix
 from pyro_manifold.infer.mcmc.mechanics.mechanics import ManifoldMechanics, Metric
 from pyro_manifold.infer.mcmc.transitions import per_chain
 from pyro_manifold.manifolds import Stiefel
@@ -98,7 +99,7 @@ def column_flow(point: Tensor, momentum: Tensor, columns: Tensor, within: Tensor
         moved = rotated(X)
         twice = X.mT @ moved
         half = within / 4 * (twice - twice.mT) / 2
-        turn = unit + torch.linalg.solve_ex(unit - half, 2 * half)[0]
+        turn = unit + by_matrix(torch.linalg.solve_ex, unit - half, 2 * half)[0]
         return X @ turn, moved @ turn, twice
 
     def passed(X: Tensor, moved: Tensor, order: range) -> Tensor:

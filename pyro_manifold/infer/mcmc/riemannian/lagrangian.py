@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled.large_matrices import by_matrix
 from pyro_manifold.infer.mcmc.riemannian.metric_field import MetricField
 
 FlatPotential = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -123,10 +124,10 @@ def lagrangian_kick(point: Point, velocity: Tensor, time: Tensor, field: MetricF
     momentum = (point.metric @ velocity.unsqueeze(-1)).squeeze(-1)
     of_vectors, of_matrices = time[:, None], time[:, None, None]
     before = point.metric + of_matrices * field.connection_matrix(point.position, velocity)
-    factors, pivots, _ = torch.linalg.lu_factor_ex(before)
+    factors, pivots, _ = by_matrix(torch.linalg.lu_factor_ex, before)
     kicked = torch.linalg.lu_solve(factors, pivots, (momentum - of_vectors * point.gradient).unsqueeze(-1)).squeeze(-1)
     after = point.metric - of_matrices * field.connection_matrix(point.position, kicked)
-    return kicked, _log_determinant(torch.linalg.lu_factor_ex(after).LU) - _log_determinant(factors)
+    return kicked, _log_determinant(by_matrix(torch.linalg.lu_factor_ex, after)[0]) - _log_determinant(factors)
 
 
 def _log_determinant(factors: Tensor) -> Tensor:
