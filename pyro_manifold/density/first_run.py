@@ -16,6 +16,7 @@ from torch.distributions.constraints import Constraint
 
 from pyro_manifold.density.causes import Arguments, ModelError, SiteRecorder, explained, version
 from pyro_manifold.density.distribution_parts import parts
+from pyro_manifold.density.own_supports import too_wide
 from pyro_manifold.density.sites import is_deterministic
 from pyro_manifold.distributions import manifold_of, of_elements, off_manifold
 
@@ -39,7 +40,7 @@ def first_trace(program: Callable[[], Any], run: Run, arguments: Arguments) -> p
             observes NaN or values off a manifold.
 
     Warns:
-        UserWarning: for observed values outside of another support.
+        UserWarning: for observed values outside of another support, and for supports that a class declares too wide.
     """
     witness = SiteRecorder()
     before = {name: (value, version(value)) for name, value in arguments.items() if torch.is_tensor(value)}
@@ -49,7 +50,7 @@ def first_trace(program: Callable[[], Any], run: Run, arguments: Arguments) -> p
     _check_arguments(before, lambda: run(program))
     outside = off_support(trace, lambda: run(program))
     _check_density(trace, witness, arguments, outside)
-    for sentence in outside:
+    for sentence in [*outside, *too_wide(trace)]:
         warnings.warn(sentence, stacklevel=3)
     return trace
 

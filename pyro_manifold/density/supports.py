@@ -6,6 +6,7 @@ also if the base distribution is an `Exponential`, so that chains would move to 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from copy import copy
 from functools import cache, partial
@@ -20,10 +21,14 @@ from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import ComposeTransform, Transform
 
 from pyro_manifold.density.distribution_parts import with_parts
+from pyro_manifold.density.own_supports import is_own
 from pyro_manifold.distributions import of_elements
 
 _REAL = (-torch.inf, torch.inf)
 _CACHES = {"_cached_x_y", "_inv"}  # of transforms
+_POINTS = 64
+_DECLARED_TOO_WIDE: dict[tuple[type, type], bool] = {}  # once for each class: a traced value has no truth
+_ON_IMAGE: set[type] = set()
 
 
 class ImageConstraint(Constraint):
@@ -126,17 +131,43 @@ def with_true_support(distribution: Any) -> Any:
     if not isinstance(distribution, Distribution):
         return distribution
     found = with_parts(distribution, with_true_support)
-    declares = isinstance(found, TransformedDistribution) and _declares_codomain(type(found))
-    if declares and isinstance(_image(found), ImageConstraint):
+    if isinstance(found, TransformedDistribution) and _declares_too_much(found):
         found = copy(found) if found is distribution else found
         kind: Any = type(found)
         found.__class__ = _on_image(kind)
     return found
 
 
-def _declares_codomain(kind: type) -> bool:
-    """Return whether a class has the support of `TransformedDistribution`, and not one of its own, as `LogNormal`."""
-    return getattr(kind, "support", None) is TransformedDistribution.support
+def _declares_too_much(distribution: TransformedDistribution) -> bool:
+    """Return whether the support of a distribution is wider than what follows from its base."""
+    image, kind = _image(distribution), type(distribution)
+    if not isinstance(image, ImageConstraint):
+        return False
+    if getattr(kind, "support", None) is TransformedDistribution.support:
+        return True
+    # Torch's own declare theirs, as LogNormal does, and are right; bounds that rounding gives, as to Gumbel, are none.
+    if not is_own(distribution) or kind in _ON_IMAGE:
+        return False
+    key = (kind, type(image.base))
+    if key not in _DECLARED_TOO_WIDE:
+        declared: Any = distribution.support
+        found = _DECLARED_TOO_WIDE[key] = not _holds_points_of(declared, image, distribution.shape())
+        if found:
+            warnings.warn(
+                f"{kind.__name__} has the support {declared}, and its base and transforms give {image}: the latter is "
+                f"used. Leave `support` out of {kind.__name__}, or declare it as narrow.",
+                stacklevel=2,
+            )
+    return _DECLARED_TOO_WIDE[key]
+
+
+def _holds_points_of(declared: Constraint, image: ImageConstraint, shape: torch.Size) -> bool:
+    """Return whether a set has some points of another, those of normal values of unconstrained space."""
+    tensors = [x for x in parameters([declared, image]) if torch.is_tensor(x) and x.is_floating_point()]
+    like = tensors[0] if tensors else torch.empty(())
+    to_declared = transform_to(declared)
+    noise = torch.randn(_POINTS, *to_declared.inverse_shape(shape), generator=torch.Generator().manual_seed(0))
+    return bool(image.check(to_declared(3 * noise.to(like))).all())
 
 
 @cache
@@ -148,7 +179,10 @@ def _on_image(kind: Any) -> type:
     def expand(distribution: Any, batch_shape: Any, _instance: Any = None) -> Any:
         return with_true_support(kind.expand(distribution, batch_shape, _instance))
 
-    return type(kind.__name__, (kind,), {"support": property(support), "expand": expand, "__module__": kind.__module__})
+    parts = {"support": property(support), "expand": expand, "__module__": kind.__module__}
+    found = type(kind.__name__, (kind,), parts)
+    _ON_IMAGE.add(found)
+    return found
 
 
 def _image(distribution: TransformedDistribution) -> Constraint:

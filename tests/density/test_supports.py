@@ -1,5 +1,7 @@
 """Supports that depend on other sites, and supports that torch declares too wide."""
 
+import warnings
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -292,6 +294,62 @@ def test_draws_of_a_shifted_exponential_stay_in_its_support():
     density = (-2 * grid + dist.Normal(grid, 0.1).log_prob(torch.tensor(-0.15))).exp()
     assert x.min() >= -0.3
     assert_mean(x, float(torch.trapezoid(density * grid, grid) / torch.trapezoid(density, grid)))
+
+
+class DeclaredTooWide(dist.TransformedDistribution):
+    support = constraints.real
+
+    def __init__(self, rate, location):
+        super().__init__(dist.Exponential(rate), [transforms.AffineTransform(location, 1.0)])
+
+
+class DeclaredRightly(DeclaredTooWide):
+    support = constraints.greater_than(-0.3)
+
+
+class ByAnother(dist.TorchDistribution):
+    """A shifted exponential distribution that is not a transformed one."""
+
+    support = constraints.real
+    arg_constraints = {}
+
+    def __init__(self, rate, location):
+        self.base, self.location = dist.Exponential(rate), location
+        super().__init__()
+
+    def sample(self, sample_shape=()):
+        return self.base.sample(sample_shape) + self.location
+
+    def log_prob(self, value):
+        return self.base.log_prob(value - self.location)
+
+
+class ZeroOutside(ByAnother):
+    def log_prob(self, value):
+        return torch.where(value < self.location, -torch.inf, super().log_prob(value))
+
+
+def test_a_class_that_declares_too_much_has_the_support_of_its_base():
+    with pytest.warns(UserWarning, match=r"DeclaredTooWide has the support Real\(\), and its base and transforms give"):
+        found = with_true_support(DeclaredTooWide(2.0, -0.3))
+    assert found.support.check(torch.tensor([-0.4, -0.2])).tolist() == [False, True]
+    assert with_true_support(found) is found
+    right = DeclaredRightly(2.0, -0.3)
+    assert with_true_support(right) is right
+
+
+@pytest.mark.parametrize(("distribution", "words"), [(ByAnother, "declares the support Real"), (ZeroOutside, None)])
+def test_densities_by_another_distribution_outside_of_its_support_are_named(distribution, words):
+    def model():
+        x = pyro.sample("x", distribution(2.0, -0.3))
+        pyro.sample("y", dist.Normal(x, 0.1), obs=torch.tensor(-0.15))
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        target_from_model(model)
+    found = [str(each.message) for each in caught if "support" in str(each.message)]
+    assert len(found) == (words is not None)
+    assert all(words in sentence and "Site 'x'" in sentence for sentence in found)
 
 
 def test_data_outside_of_a_shifted_support_are_named():
