@@ -27,16 +27,16 @@ def too_wide(trace: poutine.Trace) -> list[str]:
 
     Distributions of Pyro have finite densities there, by their formulas, unless they validate their values.
     """
-    found = {
-        name: _objection(site["fn"], site["value"]) for name, site in trace.nodes.items() if _may_be_too_wide(site)
-    }
-    return [
-        f"Site '{name}': {type(trace.nodes[name]['fn']).__name__} declares the support "
-        f"{trace.nodes[name]['fn'].support}, and computes its density by a distribution outside of that one's support "
-        f"({reason}): declare the support as narrow as it is, such as constraints.greater_than(bound)."
-        for name, reason in found.items()
-        if reason
-    ]
+    sentences = []
+    for name, site in trace.nodes.items():
+        reason = _objection(site["fn"], site["value"]) if _may_be_too_wide(site) else None
+        if reason:
+            sentences.append(
+                f"Site '{name}': {type(site['fn']).__name__} declares the support {site['fn'].support}, and computes its "
+                f"density by a distribution outside of that one's support ({reason}): declare the support as narrow as "
+                "it is, such as constraints.greater_than(bound)."
+            )
+    return sentences
 
 
 def _may_be_too_wide(site: dict[str, Any]) -> bool:

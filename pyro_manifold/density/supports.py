@@ -151,7 +151,9 @@ def _declares_too_much(distribution: TransformedDistribution) -> bool:
     key = (kind, type(image.base))
     if key not in _DECLARED_TOO_WIDE:
         declared: Any = distribution.support
-        found = _DECLARED_TOO_WIDE[key] = not _holds_points_of(declared, image, distribution.shape())
+        found = _DECLARED_TOO_WIDE[key] = not _holds_points_of(
+            declared, image, distribution.batch_shape + distribution.event_shape
+        )
         if found:
             warnings.warn(
                 f"{kind.__name__} has the support {declared}, and its base and transforms give {image}: the latter is "
