@@ -32,8 +32,8 @@ def too_wide(trace: poutine.Trace) -> list[str]:
         reason = _objection(site["fn"], site["value"]) if _may_be_too_wide(site) else None
         if reason:
             sentences.append(
-                f"Site '{name}': {type(site['fn']).__name__} declares the support {site['fn'].support}, and computes its "
-                f"density by a distribution outside of that one's support ({reason}): declare the support as narrow as "
+                f"Site '{name}': {type(site['fn']).__name__} declares the support {site['fn'].support}, and computes "
+                f"its density by a distribution outside of that one's support ({reason}): declare the support as narrow as "
                 "it is, such as constraints.greater_than(bound)."
             )
     return sentences
