@@ -33,8 +33,8 @@ def too_wide(trace: poutine.Trace) -> list[str]:
         if reason:
             sentences.append(
                 f"Site '{name}': {type(site['fn']).__name__} declares the support {site['fn'].support}, and computes "
-                f"its density by a distribution outside of that one's support ({reason}): declare the support as narrow as "
-                "it is, such as constraints.greater_than(bound)."
+                f"its density by a distribution outside of that one's support ({reason}): declare it as narrow "
+                "as it is, such as constraints.greater_than(bound)."
             )
     return sentences
 
