@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule
 
 from pyro_manifold.compiled import broadcast_sinking, folding, lowering, products, scalings, strides
 from pyro_manifold.compiled.folding import is_functional, is_of_values
-from pyro_manifold.compiled.functionalisation import functionalised
+from pyro_manifold.compiled.functionalisation import compute_new_values, functionalised
 from pyro_manifold.compiled.lowering import WITHOUT_BATCHING_RULES
 from pyro_manifold.compiled.modules import LazyGraphModule
 from pyro_manifold.compiled.rewriting import Rules, remove_dead_code, rewrite, writes
@@ -111,6 +111,8 @@ def folded_graph(
     """
     # A lambda, because the tracer would count the self of a method among the inputs.
     module = trace(lambda *values: function(*values), *example, decompositions=decompositions)
+    writing = partial(compute_new_values, decomposed=decompositions or ())
+    module = run([DEAD_CODE, Pass("functionalisation of new values", writing, writes)], module)
     module = run(FUNCTIONALISATION, module, *example, decompositions=decompositions)
     return run([*SIMPLIFICATION, *then], module)
 

@@ -1,11 +1,14 @@
 """Folded graphs are the function that was traced, with fewer nodes."""
 
+from unittest import mock
+
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_manifold.compiled import folded_graph
 from pyro_manifold.compiled.native import decompositions
+from pyro_manifold.compiled.tracing import trace
 
 
 def second_derivative(q, v):
@@ -98,6 +101,45 @@ def test_in_place_operators_whose_functions_have_other_names(change):
 
     x = torch.rand(4)
     torch.testing.assert_close(folded_graph(function, x)(x), function(x))
+
+
+def of_new_values(x):
+    y = x.exp()
+    before = y + 1
+    y.mul_(2).add_(x, alpha=3)
+    y.clamp_(min=0.5)
+    after = y.view(2, 2)
+    inside = (x > 0).logical_and_(y < 9)
+    return before, after.sum(0), y, inside
+
+
+def of_views(x):
+    y = x.exp()
+    view = y.view(2, 2)
+    y.mul_(2)
+    return view.sum(0), y
+
+
+def of_an_input(x):
+    return x.clone(), x.sin_()
+
+
+def with_other_dtypes(x):
+    return x.float().add_(x), x.exp().gt_(2.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "traces"), [(of_new_values, 1), (of_views, 2), (of_an_input, 2), (with_other_dtypes, 2)]
+)
+def test_writes_to_new_values_need_no_second_trace(function, traces):
+    x = torch.randn(4)
+    with mock.patch("pyro_manifold.compiled.functionalisation.trace", wraps=trace) as again:
+        graph = folded_graph(lambda x: function(x), x.clone())
+    assert 1 + again.call_count == traces
+    x = torch.randn(4)
+    for found, expected in zip(graph(x.clone()), function(x.clone()), strict=True):
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("p", [1.5, 3.0])
