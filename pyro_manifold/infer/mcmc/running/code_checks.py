@@ -45,6 +45,7 @@ class CodeChecks:
     def __init__(self, run: Checked, code: CompiledCode) -> None:
         self._run, self._parts = run, code.parts
         self._difference = code.density_difference or self._difference_of_density
+        self._operators = run.problem.batched.first.operators
         self.graphs = {"density": run.problem.batched.graph, **{name: part.graph for name, part in code.parts.items()}}
 
     @property
@@ -57,7 +58,7 @@ class CodeChecks:
         if schedule.code_is_compared(iteration):
             self.compare_density(schedule.CHAINS_COMPARED_WITH_CODE)
             self.compare_code()
-        elif schedule.graph_is_compared(iteration, self._stage):
+        elif schedule.graph_is_compared(iteration, self._stage, self._operators):
             self.compare_density(schedule.CHAINS_COMPARED)
 
     def at_the_end(self) -> None:

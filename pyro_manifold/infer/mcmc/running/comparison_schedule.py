@@ -10,6 +10,8 @@ Stage = Literal["warm-up", "sampling"]
 
 CHAINS_COMPARED, CHAINS_COMPARED_WITH_CODE, CHAINS_COMPARED_AT_THE_END = 2, 4, 16
 _BETWEEN_COMPARISONS_AT_FIRST, _FIRST_ITERATIONS = 8, 256
+_LONG = 2000
+"""Comparisons in early warm-up are rarer by eight iterations for each so many operators of the model."""
 _BETWEEN_COMPARISONS = {"warm-up": 64, "sampling": 256}
 _BETWEEN_COMPARISONS_LATER, _LATER = 1024, 4096
 """A comparison takes as long as 50 iterations of a small model in native code."""
@@ -32,14 +34,20 @@ def previous_comparison_of_code(iteration: int) -> int:
     return 1 + (done // every * every if done >= every else 1 << (done.bit_length() - 1))
 
 
-def graph_is_compared(iteration: int, stage: Stage) -> bool:
-    """Return whether to compare the graph of the density after this iteration; more often in early warm-up."""
-    return iteration % _between_comparisons(iteration, stage) == 1
+def graph_is_compared(iteration: int, stage: Stage, operators: int = 0) -> bool:
+    """Return whether to compare the graph of the density after this iteration; more often in early warm-up.
+
+    Args:
+        iteration: its number.
+        stage: its stage.
+        operators: number of operators in the graph; with thousands a comparison takes seconds.
+    """
+    return iteration % _between_comparisons(iteration, stage, operators) == 1
 
 
-def _between_comparisons(iteration: int, stage: Stage) -> int:
+def _between_comparisons(iteration: int, stage: Stage, operators: int = 0) -> int:
     if stage == "warm-up" and iteration <= _FIRST_ITERATIONS:
-        return _BETWEEN_COMPARISONS_AT_FIRST
+        return min(_BETWEEN_COMPARISONS_AT_FIRST * (1 + operators // _LONG), _BETWEEN_COMPARISONS[stage])
     if stage == "sampling" and iteration > _LATER:
         return _BETWEEN_COMPARISONS_LATER
     return _BETWEEN_COMPARISONS[stage]
