@@ -30,6 +30,7 @@ def to_inferencedata(
     constant_data: Mapping[str, Any] | None = None,
     log_likelihood: bool | Mapping[str, Any] = True,
     log_prior: bool = False,
+    unconstrained: bool = False,
     deterministic: bool = True,
     align: bool = False,
     coords: Mapping[str, Sequence[Any]] | None = None,
@@ -41,8 +42,9 @@ def to_inferencedata(
     records (``acceptance_rate``, ``accepted``, ``diverging``, ``energy``, ``energy_error``, ``step_size``, ``n_steps``,
     ``lp``, and for sites that have them ``orthogonality_error`` and ``reflected``; only ``diverging`` for kernels of
     other packages); ``observed_data`` and ``log_likelihood`` of the observed sites of the model;
-    ``posterior_predictive``, ``prior``, ``prior_predictive``, ``constant_data`` and ``log_prior`` if given or asked
-    for. All groups in one call: ``mcmc.to_inferencedata(prior=500, posterior_predictive=True, log_prior=True)``.
+    ``posterior_predictive``, ``prior``, ``prior_predictive``, ``constant_data``, ``log_prior`` and
+    ``unconstrained_posterior`` if given or asked for. Several groups in one call:
+    ``mcmc.to_inferencedata(prior=500, posterior_predictive=True, log_prior=True)``.
 
     ``lp`` is the log density that was sampled, up to a constant: of sites on a manifold with respect to the uniform
     distribution there, of others in unconstrained space. ``energy`` is the Hamiltonian, -lp plus kinetic energy.
@@ -63,6 +65,8 @@ def to_inferencedata(
             ``(chains, draws, ...)``.
         log_prior: compute the log density of the prior of each latent site under each draw, one number for each element
             of its plates, which ArviZ's ``psense_summary`` needs (``psens`` before ArviZ 1).
+        unconstrained: add the coordinates in which kernels move sites that are not on a manifold, such as log x of a
+            positive x; of a site on the real line they are its values. Pairs of them show funnels.
         deterministic: compute the values of `pyro.deterministic` sites under each draw.
         align: align the draws by the symmetries of the posterior, as ``get_samples(align=True)`` does; deterministic
             sites are then those of the aligned draws.
@@ -85,8 +89,8 @@ def to_inferencedata(
 
     Raises:
         ValueError: for a run without draws, for another number of posterior predictive draws or another shape, for
-            ``dims`` and ``coords`` that name nothing or do not fit, for ``log_prior`` without a model, or for
-            ``align`` if the symmetries of the posterior are not known.
+            ``dims`` and ``coords`` that name nothing or do not fit, for ``log_prior`` or ``unconstrained`` without a
+            model, or for ``align`` if the symmetries of the posterior are not known.
 
     Examples:
         >>> import pyro, torch, pyro.distributions as dist
@@ -101,7 +105,7 @@ def to_inferencedata(
         >>> idata.posterior["U"].dims
         ('chain', 'draw', 'row', 'column')
     """
-    check_flag(align=align, log_prior=log_prior)
+    check_flag(align=align, log_prior=log_prior, unconstrained=unconstrained)
     drawn = Posterior.of(source)
     drawn = drawn.aligned() if align else drawn
     posterior = {name: value.detach() for name, value in drawn.draws.items()}
@@ -114,10 +118,12 @@ def to_inferencedata(
     }
     observed: Group = {}
     densities: Group = {}
+    coordinates: Group = {}
     if not isinstance(log_likelihood, bool):
         groups["log_likelihood"] = _by_chain("log_likelihood", log_likelihood, chains, draws)
-    if program is None and log_prior:
-        raise ValueError("log_prior=True needs a model, but there is a potential_fn, or draws without a Program.")
+    for name, asked_for in {"log_prior": log_prior, "unconstrained": unconstrained}.items():
+        if program is None and asked_for:
+            raise ValueError(f"{name}=True needs a model, but there is a potential_fn, or draws without a Program.")
     if program is not None:
         flat = {name: value.flatten(0, 1) for name, value in posterior.items()}
         if deterministic:
@@ -128,17 +134,20 @@ def to_inferencedata(
             groups["log_likelihood"], observed = _log_likelihood(program, flat, chains, draws)
         if log_prior:
             densities = _log_prior(program, flat, chains, draws)
+        if unconstrained:
+            coordinates = _unconstrained(program, flat, chains, draws)
     groups |= _prior_groups(prior, groups["posterior"], groups.get("observed_data", {}))
     arrays = {name: _arrays(group) for name, group in groups.items() if group}
     named = _checked_dims(arrays, dims or {}, coords or {})
     attributes = {"inference_library": "pyro_manifold", "inference_library_version": __version__}
     names = _exported_names(arrays, named)
     arrays = {group: {names.get(name, name): x for name, x in values.items()} for group, values in arrays.items()}
-    named, densities, observed = (
+    named, densities, coordinates, observed = (
         {names.get(name, name): x for name, x in each.items()}
-        for each in (named, _arrays(densities), _arrays(observed))
+        for each in (named, _arrays(densities), _arrays(coordinates), _arrays(observed))
     )
-    found = inference_data(arrays, coords or {}, named, attributes, log_prior=densities, observed=observed)
+    others = {"log_prior": densities, "unconstrained_posterior": coordinates}
+    found = inference_data(arrays, coords or {}, named, attributes, others=others, observed=observed)
     return _with_notes(found, drawn.notes)
 
 
@@ -217,6 +226,16 @@ def _log_prior(program: Program, flat: Mapping[str, Tensor], chains: int, draws:
         warnings.warn(f"log_prior is left out: {error}.", stacklevel=3)
         return {}
     return {name: value.reshape(chains, draws, *value.shape[1:]) for name, value in found.items()}
+
+
+def _unconstrained(program: Program, flat: Mapping[str, Tensor], chains: int, draws: int) -> Group:
+    """Return the coordinates of sites that are not on a manifold."""
+    target = program.target
+    missing = sorted({*target.manifolds, *target.transforms} - set(flat))
+    if missing:
+        raise ValueError(f"unconstrained=True needs draws of {missing}, which save_params leaves out.")
+    found = target.positions(dict(flat))
+    return {name: found[name].reshape(chains, draws, *found[name].shape[1:]) for name in target.transforms}
 
 
 def _deterministic(program: Program, posterior: Mapping[str, Tensor]) -> Group:

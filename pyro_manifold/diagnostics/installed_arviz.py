@@ -192,7 +192,7 @@ def inference_data(
     dims: Mapping[str, Sequence[str]],
     attributes: Mapping[str, Any],
     *,
-    log_prior: Mapping[str, Array] | None = None,
+    others: Mapping[str, Mapping[str, Array]] | None = None,
     observed: Mapping[str, Array] | None = None,
 ) -> Any:
     """Return arrays as an ``arviz.InferenceData``, or with ArviZ 1 as an ``xarray.DataTree`` with the same groups.
@@ -202,7 +202,8 @@ def inference_data(
         coords: labels of dimensions.
         dims: names of the dimensions of variables, without chain and draw.
         attributes: attributes of the whole.
-        log_prior: log densities; their dimensions are the first ones of the same variables in the posterior.
+        others: groups whose variables have the first dimensions of those with the same names in the posterior, and
+            dimensions of their own where sizes differ.
         observed: which entries of a log likelihood are observations, ``{name: (...)}``; all if it is not named.
     """
     arviz = imported_arviz()
@@ -217,25 +218,34 @@ def inference_data(
     masked = {name: entries for name, entries in (observed or {}).items() if not entries.all()}
     if masked:
         _keep_observations(data, masked)
-    if log_prior:
-        _add_log_prior(data, log_prior)
+    for group, arrays in (others or {}).items():
+        if arrays:
+            _add_group(data, group, arrays)
     return data
 
 
-def _add_log_prior(data: Any, log_prior: Mapping[str, Array]) -> None:
-    """Add log densities by the dimensions of the posterior, which `arviz.from_dict` does only for arrays as large."""
+def _add_group(data: Any, group: str, arrays: Mapping[str, Array]) -> None:
+    """Add arrays by the dimensions of the posterior, which `arviz.from_dict` does only for arrays as large."""
     from xarray import Dataset
 
     posterior = data["posterior"]
-    named = {name: (posterior[name].dims[: array.ndim], array) for name, array in log_prior.items()}
+    named = {name: (_dimensions(posterior[name], group, array), array) for name, array in arrays.items()}
     used = {dimension for dimensions, _ in named.values() for dimension in dimensions}
     found = Dataset(named, {name: posterior.coords[name] for name in used if name in posterior.coords})
     if is_before_1():
-        data.add_groups({"log_prior": found})
+        data.add_groups({group: found})
     else:
         from xarray import DataTree
 
-        data["log_prior"] = DataTree(found)
+        data[group] = DataTree(found)
+
+
+def _dimensions(variable: Any, group: str, array: Array) -> list[str]:
+    """Return the dimensions of a variable, with a name of its own for the last one of other coordinates."""
+    found = list(variable.dims[: array.ndim])
+    if group == "unconstrained_posterior" and array.shape != variable.shape:
+        found[-1] = f"{variable.name}_coordinate"
+    return found
 
 
 def _keep_observations(data: Any, masked: Mapping[str, Array]) -> None:
