@@ -239,8 +239,8 @@ def test_a_common_shift_is_followed():
 
 @pytest.mark.long
 def test_warm_up_takes_a_long_direction_by_itself_and_no_short_one():
-    """In units of the masses the largest scale is 249 times the smallest, then 2.5 times; the threshold is 8."""
-    kernels = [OHMC(partial(hidden_direction, spread=spread), adapt_centring=False) for spread in (30.0, 0.3)]
+    """In units of diagonal masses the largest scale is 390 times the smallest, then 1.7 times; the threshold is 2.5."""
+    kernels = [OHMC(partial(hidden_direction, spread=spread), adapt_centring=False) for spread in (30.0, 0.15)]
     for kernel in kernels:
         drawn(kernel, num_samples=5)
     assert [directions_of(kernel) is not None for kernel in kernels] == [True, False]
