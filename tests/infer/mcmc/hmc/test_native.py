@@ -47,7 +47,7 @@ def transition_of(kernel, chains, *args):
 def one_iteration(transition, state, settings, noise):
     """State and statistics, from random numbers that no other call overwrites."""
     settings = transition.transition.prepared(settings, state)
-    noise = noise._replace(normal={block: x.clone() for block, x in noise.normal.items()})
+    noise = optree.tree_map(torch.Tensor.clone, noise)
     return transition.with_noise(state, settings, noise)
 
 
