@@ -81,7 +81,7 @@ bench: $(VENV)/.installed-for-all-tests
 	$(BIN)/python -m benchmarks.run --write docs $(if $(PART),--only $(PART))
 
 docs: $(VENV)/.installed-for-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/properdocs build --strict
 
 # Into docs/images, which the repository has.
 figures: env

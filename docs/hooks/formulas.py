@@ -1,6 +1,6 @@
 """Formulas of the site: TeX becomes MathML while the site is built, with a font that the site brings along.
 
-A formula that is not valid is a warning, so that `mkdocs build --strict` fails. Pages need no script and no network.
+A formula that is not valid is a warning, which ends `properdocs build --strict`. Pages need no script and no network.
 """
 
 import html
@@ -11,9 +11,9 @@ from pathlib import Path
 from fontTools import subset
 from fontTools.ttLib import TTFont
 from math_core import LatexError, LatexToMathML
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.plugins import get_plugin_logger
-from mkdocs.structure.pages import Page
+from properdocs.config.defaults import ProperDocsConfig
+from properdocs.plugins import get_plugin_logger
+from properdocs.structure.pages import Page
 
 log = get_plugin_logger("formulas")
 
@@ -48,7 +48,7 @@ def on_page_content(content: str, page: Page, **_: object) -> str:
     return FORMULA.sub(replaced, content)
 
 
-def on_post_build(config: MkDocsConfig) -> None:
+def on_post_build(config: ProperDocsConfig) -> None:
     """Write the font, STIX Two Math, of which ziamath has a copy."""
     font = TTFont(distribution("ziamath").locate_file("ziamath/fonts/STIXTwoMath-Regular.ttf"))
     subsetter = subset.Subsetter(subset.Options(layout_features=["*"], name_IDs=["*"]))

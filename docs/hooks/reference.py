@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import griffe
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.plugins import get_plugin_logger
-from mkdocs.structure.files import File, Files
+from properdocs.config.defaults import ProperDocsConfig
+from properdocs.plugins import get_plugin_logger
+from properdocs.structure.files import File, Files
 
 log = get_plugin_logger("reference")
 
@@ -43,11 +43,13 @@ KERNEL = f"{PACKAGE}.infer.mcmc.kernel.Kernel"
 
 INTRODUCTION = """# Reference
 
-All public names, a page a module. Names are in the module that has them in Pyro, where Pyro has them.
+All public names, a page a module. Names are in the module that has them in Pyro, where Pyro has them. At the root of
+this site are `objects.inv`, the inventory by which intersphinx and mkdocstrings link to them, and for language models
+`llms.txt` and `llms-full.txt`.
 """
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
+def on_config(config: ProperDocsConfig) -> ProperDocsConfig:
     """Put the pages into the part of the navigation that is named Reference."""
     (part,) = (entry["Reference"] for entry in config.nav if "Reference" in entry)
     pages = [{name: _source_uri(name)} for name in (*USERS, *AUTHORS)]
@@ -55,7 +57,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     return config
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
+def on_files(files: Files, config: ProperDocsConfig) -> Files:
     """Write the pages."""
     package = griffe.load(PACKAGE, search_paths=[Path(config.config_file_path).parent])
     pages = {"reference/index.md": _index(package)}

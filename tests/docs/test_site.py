@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -81,12 +80,11 @@ def public_names():
 
 
 @pytest.mark.long  # `make docs` is the strict build alone
-@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs mkdocs, which `make docs` installs")
+@pytest.mark.skipif(importlib.util.find_spec("properdocs") is None, reason="needs what `make docs` installs")
 @pytest.mark.timeout(900)  # some fifty pages, in a browser
 def test_the_site(browser, tmp_path):
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True)
+    build = [sys.executable, "-m", "properdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    built = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     faults, pages = opened(browser, tmp_path)
     assert not faults, "\n".join(faults)
