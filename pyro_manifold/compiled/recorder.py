@@ -6,7 +6,7 @@ Only this module of the package uses private parts of torch; if these have chang
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.fx.node import map_aggregate
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pyro_manifold.compiled.masks import by_places, is_by_mask
@@ -77,6 +77,19 @@ class Recorder(TorchDispatchMode):
             self._known.add(node)
         self._note_result(result, node)
         return result
+
+    def copy_of(self, graph: fx.GraphModule, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Record the nodes of a graph as those that made its outputs from these inputs."""
+        with _disable_current_modes():
+            copies = dict(zip(graph.graph.find_nodes(op="placeholder"), map(self._recorded_part, inputs), strict=True))
+            for node in graph.graph.nodes:
+                if node.op == "get_attr":
+                    copies[node] = self._constant(getattr(graph, str(node.target)))
+                elif node.op == "call_function":
+                    copies[node] = self._graph.node_copy(node, copies.__getitem__)
+            results: Any = graph.graph.output_node().args[0]
+            for node, value in zip(results, outputs, strict=True):
+                self._nodes[value] = copies[node]
 
     def _by_mask(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Replace a mask by the indices where it is true, if it is the same for all inputs."""
@@ -143,6 +156,12 @@ class Recorder(TorchDispatchMode):
         name = f"_generator{len(self._graph.nodes)}"
         setattr(self._constants, name, value)
         return self._graph.create_node("get_attr", name)
+
+
+def active_recorder() -> Recorder | None:
+    """Return the recorder that records the next operator, if there is one."""
+    mode = _get_current_dispatch_mode()
+    return mode if isinstance(mode, Recorder) else None
 
 
 class _Traits(NamedTuple):

@@ -77,6 +77,33 @@ def recorded(
     return recorder.end(result)
 
 
+def copied(
+    graph: fx.GraphModule, fast: Callable[..., list[Tensor]], function: Callable[..., list[Tensor]]
+) -> Callable[..., list[Tensor]]:
+    """Return a function that is evaluated by fast code, and of which traces have a copy of the graph.
+
+    Args:
+        graph: the graph of the function, which writes to no tensor.
+        fast: the same function, for values.
+        function: the same function, for tensors that torch.func transforms.
+    """
+
+    def of_values(*values: Tensor) -> list[Tensor]:
+        plain = not any(torch._C._functorch.is_functorch_wrapped_tensor(value) for value in values)
+        if not recorder_works() or not plain:
+            return function(*values)
+        from pyro_manifold.compiled.recorder import active_recorder
+
+        recorder = active_recorder()
+        with unrecorded():
+            outputs = fast(*values)
+        if recorder is not None:
+            recorder.copy_of(graph, values, outputs)
+        return outputs
+
+    return of_values
+
+
 def by_make_fx(
     function: Callable[..., Any], example: tuple[Tensor, ...], decompositions: Mapping[Any, Callable[..., Any]]
 ) -> fx.GraphModule:

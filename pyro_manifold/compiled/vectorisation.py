@@ -6,16 +6,18 @@ an autograd function of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Interpreter, Node
 
 from pyro_manifold.compiled.agreement import FlatFunction
 from pyro_manifold.compiled.large_matrices import LARGEST_IN_BATCH
 from pyro_manifold.compiled.lowering import vmapped, without_fallback_warnings
+from pyro_manifold.compiled.native import NoSpeedupError, compile_function
 from pyro_manifold.compiled.operations import first_other_operation
 from pyro_manifold.compiled.passes import (
     DEAD_CODE,
@@ -27,7 +29,7 @@ from pyro_manifold.compiled.passes import (
     simplified,
 )
 from pyro_manifold.compiled.rewriting import ATEN, example, writes
-from pyro_manifold.compiled.tracing import trace
+from pyro_manifold.compiled.tracing import copied, trace
 from pyro_manifold.compiled.verified import Labels, Verified
 
 _LARGEST_KEPT_BLOCK = 32 * 2**20 - 2**12  # bytes that glibc keeps in its heap; larger blocks fault page by page
@@ -38,8 +40,9 @@ _COMPARED_ROWS = 4  # a few suffice; evaluating the function itself is slow
 class Vectorised(Verified):
     """A function of rows, by the first of these backends that works and agrees with the function of each row.
 
-    They are the traced and vectorised graph, ``"traced"``; the function under `torch.vmap`, ``"vmapped"``; and a loop
-    over rows, ``"loop"``, which is in use until `vectorise` is called.
+    They are C code of the graph, ``"native"``, where that is asked for; the traced and vectorised graph, ``"traced"``;
+    the function under `torch.vmap`, ``"vmapped"``; and a loop over rows, ``"loop"``, which is in use until `vectorise`
+    is called.
 
     Args:
         function: from tensors of one row to a tuple of tensors.
@@ -49,9 +52,11 @@ class Vectorised(Verified):
 
     Attributes:
         graph: the graph of one row; None if there is none.
+        of_single_rows: function of rows ``(1, ...)``, by native code and its graph; None without native code.
     """
 
     graph: GraphModule | None = None
+    of_single_rows: Callable[..., list[Tensor]] | None = None
     _trace: GraphModule | None = None
 
     def __init__(
@@ -68,6 +73,7 @@ class Vectorised(Verified):
         subject: str | None = None,
         folded: bool = True,
         compared: int | None = _COMPARED_ROWS,
+        native_from: int | None = None,
     ) -> None:
         """Use the first backend that can be built and agrees at all points.
 
@@ -78,6 +84,8 @@ class Vectorised(Verified):
             subject: the function in warnings, such as "The model"; None for no warning.
             folded: whether to trace the vectorised graph too, which pays off from the second call on.
             compared: number of rows that are compared; None for all.
+            native_from: number of operators from which the graph is compiled as C, which takes as long as vectorising
+                it, and then hundreds of evaluations by torch; None for never.
         """
         rows = None if compared is None else list(range(min(len(self._example[0]), compared)))
         following = "a loop over rows, which is slow" if alternative is None else "torch.vmap"
@@ -86,6 +94,10 @@ class Vectorised(Verified):
             over_rows = without_fallback_warnings(torch.func.vmap(alternative, in_dims=self._dimensions))
             backends.append(("vmapped", lambda _: over_rows, "a loop over chains, which is slow"))
         points = list(points)
+        if native_from is not None and self._own == len(self._example):
+            natively = partial(self._natively, at_least=native_from)
+            if self.attempt("native", natively, points, rows=rows):
+                return
         for backend, build, following in backends:
             failure = f"{subject} cannot be {backend} ({{reason}}); falling back to {following}."
             if self.attempt(backend, build, points, rows=rows, failure=None if subject is None else failure):
@@ -126,7 +138,7 @@ class Vectorised(Verified):
         # Distinct storage for each input: tracing merges inputs that are the same tensor object.
         inputs = [value.clone(memory_format=torch.contiguous_format) for value in self._example]
         one = [value.clone() for value in self.row(0, inputs)]
-        graph = self._trace = self._graph_of(one)
+        graph = self._trace_at(one)
         if not folded:
             self.graph = run([DEAD_CODE], graph)
             return vmapped(self.graph, self._dimensions)
@@ -138,6 +150,34 @@ class Vectorised(Verified):
             if not writes(graph) and ATEN.view.default not in {node.target for node in graph.graph.nodes}:
                 raise
         return self._of_all_rows(run(VECTORISATION, graph, *one), inputs)
+
+    def _trace_at(self, one: Sequence[Tensor]) -> GraphModule:
+        """Return the trace of one row, which is made once."""
+        if self._trace is None:
+            self._trace = self._graph_of(one)
+        return self._trace
+
+    def _natively(self, _: FlatFunction, at_least: int) -> FlatFunction:
+        """Return C code of the graph of one row."""
+        graph = self._trace_at([value.clone() for value in self.row(0, self._example)])
+        if len(graph.graph.nodes) < at_least:
+            raise NoSpeedupError("it is short")
+
+        def interpreted(*values: Tensor) -> list[Tensor]:
+            # Writing the graph's code in Python, and compiling that, takes longer than one evaluation.
+            return [value.unsqueeze(0) for value in Interpreter(graph).run(*[value[0] for value in values])]
+
+        def of_graph(*values: Tensor) -> list[Tensor]:
+            return [value.unsqueeze(0) for value in graph(*[value[0] for value in values])]
+
+        rows = len(self._example[0])
+        code = compile_function(interpreted, self._example, rows)
+
+        def of_code(*values: Tensor) -> list[Tensor]:
+            return [value[:1].clone() for value in code(0, *[x.expand(rows, *x.shape[1:]) for x in values])]
+
+        self.graph, self.of_single_rows = graph, copied(code.loop.end, of_code, of_graph)
+        return lambda *values: tuple(code(0, *values))
 
     def _graph_of(self, one: Sequence[Tensor]) -> GraphModule:
         # A lambda, because the tracer would count the self of a method among the inputs.

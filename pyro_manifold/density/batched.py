@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.compiled import FactorisationError, FlatFunction, Labels, Vectorised, agrees, compiled
+from pyro_manifold.compiled.native import native_code_is_allowed
 from pyro_manifold.manifolds import Manifold
 
 Sites = dict[str, Tensor]
@@ -24,6 +25,9 @@ Batch = dict[str, Tensor]
 """Inputs other than the sites that change from step to step, by name."""
 
 BatchPotential = Callable[[Sites, Batch], Tensor]
+
+_LONG = 5000
+"""Operators from which a density is compiled: torch takes 7 µs for each in every evaluation."""
 
 _COMPARISON_SCALES = (0.01, 0.3, 1.0, 3.0)
 
@@ -100,9 +104,11 @@ class BatchedPotential:
             differentiable.
         compile: options for `torch.compile`, if the graph is to be compiled; None if not.
         warn: whether to warn if the graph cannot be used for more than one chain, or not compiled.
+        native: whether long graphs are compiled as C, to be evaluated but not transformed.
 
     Attributes:
-        graph: the function in use; its ``backend`` is ``"compiled"``, ``"traced"``, ``"vmapped"`` or ``"loop"``.
+        graph: the function in use; its ``backend`` is ``"native"`` for long graphs, ``"compiled"``, ``"traced"``,
+            ``"vmapped"`` or ``"loop"``.
     """
 
     def __init__(
@@ -117,6 +123,7 @@ class BatchedPotential:
         gradient: bool = True,
         compile: Mapping[str, Any] | None = None,
         warn: bool = True,
+        native: bool = False,
     ) -> None:
         self._potential_fn: Any = potential_fn
         self._names, self._batch_names = list(example), list(batch or {})
@@ -132,7 +139,8 @@ class BatchedPotential:
         other = [_resampled(value, int(own_batches)) for value in (batch or {}).values()]
         points = ([*point, *other] for point in _comparison_points(example, manifolds or {}))
         subject = "The model" if warn and len(inputs[0]) > 1 else None
-        self.graph.vectorise(points, alternative=self._by_functional_gradient, subject=subject)
+        native_from = _LONG if native and native_code_is_allowed() else None
+        self.graph.vectorise(points, alternative=self._by_functional_gradient, subject=subject, native_from=native_from)
         if compile is not None:
             warning = "jit_compile=True had no effect, continuing without compilation: {reason}." if warn else None
             self.graph.attempt("compiled", partial(_compiled, options=compile), [inputs], failure=warning)

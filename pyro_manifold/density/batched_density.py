@@ -27,6 +27,7 @@ class BatchedDensity:
         gradient: whether to compute gradients; if not, the density need not be differentiable.
         compile: options for `torch.compile`, if graphs are to be compiled; None if not.
         warn: whether to warn if the density cannot be traced.
+        native: whether long graphs are compiled as C, to be evaluated but not transformed.
 
     Attributes:
         batches: the argument ``batches``.
@@ -46,6 +47,7 @@ class BatchedDensity:
         gradient: bool = True,
         compile: Mapping[str, Any] | None = None,
         warn: bool = True,
+        native: bool = False,
     ) -> None:
         self._minibatch_of, self.batches = minibatch_of, batches
         self._example, self._manifolds, self._own = example, manifolds, own
@@ -54,6 +56,7 @@ class BatchedDensity:
             "gradient": gradient,
             "compile": compile,
             "warn": warn,
+            "native": native,
         }
         self.graphs: dict[Any, BatchedPotential] = {}
         self.first = self._on(batches(0))

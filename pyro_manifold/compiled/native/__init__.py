@@ -2,7 +2,7 @@
 
 from pyro_manifold.compiled.native.bisect import wrong_operator_of
 from pyro_manifold.compiled.native.carried import reusing
-from pyro_manifold.compiled.native.compilation import compile_loop, compile_sum
+from pyro_manifold.compiled.native.compilation import compile_function, compile_loop, compile_sum
 from pyro_manifold.compiled.native.compiler import (
     NoCompilerError,
     compiled,

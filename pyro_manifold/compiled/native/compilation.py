@@ -96,11 +96,22 @@ def compile_sum(function: FlatStep, example: Sequence[Tensor], chains: int, shar
     Raises:
         UnsupportedOperatorError, NoSpeedupError, NoCompilerError: if it cannot be compiled.
     """
+    return _without_steps(function, example, chains, shared, summed=True)
+
+
+def compile_function(function: FlatStep, example: Sequence[Tensor], chains: int) -> NativeLoop:
+    """Compile a function of one chain as `compile_sum` does, with outputs of each chain, ``(chains, ...)``."""
+    return _without_steps(function, example, chains, (), summed=False)
+
+
+def _without_steps(
+    function: FlatStep, example: Sequence[Tensor], chains: int, shared: Iterable[int], *, summed: bool
+) -> NativeLoop:
     one = [value[:1].clone() for value in example]
     nothing = _graph(lambda *values: [], *one)
     end = _graph(function, *one)
-    every = frozenset(range(len(end.graph.output_node().args[0])))  # type: ignore[arg-type]
-    return NativeLoop(Loop(nothing, nothing, end, 0, frozenset(shared), every), example, chains)
+    outputs = range(len(end.graph.output_node().args[0])) if summed else ()  # type: ignore[arg-type]
+    return NativeLoop(Loop(nothing, nothing, end, 0, frozenset(shared), frozenset(outputs)), example, chains)
 
 
 def _graph(function: FlatStep, *example: Tensor) -> fx.GraphModule:

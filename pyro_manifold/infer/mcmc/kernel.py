@@ -156,8 +156,15 @@ class Kernel(MCMCKernel):
 
     def batched(self, target: Target, example: Sites) -> BatchedDensity:
         """Return the function for energies and gradients of all chains, for positions like these."""
-        fixed = target.undifferentiated
-        return BatchedDensity(target.on, Batches(), example, target.manifolds, undifferentiated=fixed, warn=self._warn)
+        return BatchedDensity(
+            target.on,
+            Batches(),
+            example,
+            target.manifolds,
+            undifferentiated=target.undifferentiated,
+            warn=self._warn,
+            native=self.compiles_density,
+        )
 
     def configuration(self) -> dict[str, str]:
         """Return the settings that are constants, strings or lists, as strings by name."""
@@ -175,6 +182,11 @@ class Kernel(MCMCKernel):
     def differentiates(self) -> bool:
         """True if transitions use the gradient of the density."""
         return True
+
+    @property
+    def compiles_density(self) -> bool:
+        """True if long densities may be native code: transitions evaluate them, and trace only that of one chain."""
+        return False
 
     @property
     def supports_minibatches(self) -> bool:

@@ -215,6 +215,11 @@ class HamiltonianKernel(Kernel):
         return other
 
     @property
+    def compiles_density(self) -> bool:
+        """True unless steps are compiled by torch, which includes the density of all chains."""
+        return not self._jit_compile
+
+    @property
     def plan(self) -> AdaptationSettings:
         """User settings of step size, masses and trajectory lengths."""
         return self._plan
