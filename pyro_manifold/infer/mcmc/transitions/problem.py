@@ -169,10 +169,12 @@ def density_of_one_chain(batched: BatchedPotential, layout: Layout) -> Callable[
     def on(batch: Batch) -> Potential:
         def potential(position: Blocks) -> tuple[Tensor, Blocks]:
             sites = layout.unpack(position)
-            if batched.graph.of_single_rows is not None and not batch:
-                found = batched.graph.of_single_rows(*[sites[name] for name in batched.names])
-                return found[0], layout.pack(dict(zip(batched.names, found[1:], strict=True)))
             # Contiguous, since backward formulas of some factorisations depend on the memory layout.
+            if batched.graph.of_single_rows is not None:
+                energies, *gradients = batched.graph.of_single_rows(
+                    *[sites[name].contiguous() for name in batched.names]
+                )
+                return energies, layout.pack(dict(zip(batched.names, gradients, strict=True)))
             energy, *gradient = graph(*[sites[name][0].contiguous() for name in batched.names], *batch.values())
             rows = {name: value.unsqueeze(0) for name, value in zip(batched.names, gradient, strict=True)}
             return energy.unsqueeze(0), layout.pack(rows)
