@@ -8,6 +8,7 @@ cannot be compiled has an error or a warning with the reason.
 from pyro_manifold.compiled.agreement import FactorisationError, FlatFunction, agrees, effect_of_rounding
 from pyro_manifold.compiled.broadcast_sinking import BROADCAST_SINKING
 from pyro_manifold.compiled.broadcasting import broadcast_shapes
+from pyro_manifold.compiled.large_matrices import by_matrix
 from pyro_manifold.compiled.lowering import vmapped
 from pyro_manifold.compiled.native import NativeLoop, compile_loop, compile_sum
 from pyro_manifold.compiled.operations import first_other_operation

@@ -164,6 +164,11 @@ def active_recorder() -> Recorder | None:
     return mode if isinstance(mode, Recorder) else None
 
 
+def are_plain(values: Sequence[Tensor]) -> bool:
+    """Return whether no transform of torch.func has wrapped any of these tensors."""
+    return not any(torch._C._functorch.is_functorch_wrapped_tensor(value) for value in values)
+
+
 class _Traits(NamedTuple):
     """Properties of an operator: how it is called and what it writes.
 

@@ -85,15 +85,16 @@ def copied(
     Args:
         graph: the graph of the function, which writes to no tensor.
         fast: the same function, for values.
-        function: the same function, for tensors that torch.func transforms.
+        function: the same function, for tensors that torch differentiates or transforms.
     """
 
     def of_values(*values: Tensor) -> list[Tensor]:
-        plain = not any(torch._C._functorch.is_functorch_wrapped_tensor(value) for value in values)
-        if not recorder_works() or not plain:
+        if not recorder_works() or any(value.requires_grad for value in values):
             return function(*values)
-        from pyro_manifold.compiled.recorder import active_recorder
+        from pyro_manifold.compiled.recorder import active_recorder, are_plain
 
+        if not are_plain(values):
+            return function(*values)
         recorder = active_recorder()
         with unrecorded():
             outputs = fast(*values)

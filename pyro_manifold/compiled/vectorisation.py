@@ -33,7 +33,7 @@ from pyro_manifold.compiled.tracing import copied, trace
 from pyro_manifold.compiled.verified import Labels, Verified
 
 _LARGEST_KEPT_BLOCK = 32 * 2**20 - 2**12  # bytes that glibc keeps in its heap; larger blocks fault page by page
-_BY_LU = {"linalg_inv_ex", "linalg_lu_factor_ex", "_linalg_det", "_linalg_slogdet", "_linalg_solve_ex"}
+_BY_LU = {"linalg_inv_ex", "linalg_lu", "linalg_lu_factor_ex", "_linalg_det", "_linalg_slogdet", "_linalg_solve_ex"}
 _COMPARED_ROWS = 4  # a few suffice; evaluating the function itself is slow
 
 
@@ -98,10 +98,16 @@ class Vectorised(Verified):
             natively = partial(self._natively, at_least=native_from)
             if self.attempt("native", natively, points, rows=rows):
                 return
+            self.of_single_rows = None
         for backend, build, following in backends:
             failure = f"{subject} cannot be {backend} ({{reason}}); falling back to {following}."
             if self.attempt(backend, build, points, rows=rows, failure=None if subject is None else failure):
                 break
+
+    def use_reference(self) -> None:
+        """Discard the backend in use: evaluate the function itself."""
+        super().use_reference()
+        self.of_single_rows = None
 
     @property
     def of_one_row(self) -> FlatFunction:
@@ -279,7 +285,7 @@ def _with_noise(example: Sequence[Tensor]) -> list[list[Tensor]]:
 def _rows_at_a_time(graph: GraphModule) -> int:
     """Return the number of rows whose intermediate values all stay below the size that is memory-mapped again.
 
-    It is one with an LU factorisation of a large matrix, since torch's of several on several threads is wrong.
+    It is one with an LU factorisation of a large matrix: torch's of several, on several threads, is wrong.
     """
     if any(_is_of_a_large_matrix(node) for node in graph.graph.nodes):
         return 1

@@ -5,13 +5,13 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
-import pyro
 import torch
 from pyro import poutine
 from torch import Tensor
 from torch.distributions import Distribution, transform_to
 
 from pyro_manifold.density.distribution_parts import parts, with_parts
+from pyro_manifold.density.validation import unvalidated
 
 _LIBRARIES = {"torch", "pyro", "pyro_manifold"}
 _POINTS = 16
@@ -25,16 +25,16 @@ def is_own(distribution: Any) -> bool:
 def too_wide(trace: poutine.Trace) -> list[str]:
     """Return a sentence for each latent site whose density comes from a distribution outside of its support.
 
-    Distributions of Pyro have finite densities there, by their formulas, unless they validate their values.
+    Distributions of Pyro have finite densities there, by their formulas. Those that a class keeps as attributes are
+    looked at, and not those that it makes for a value.
     """
     sentences = []
     for name, site in trace.nodes.items():
-        reason = _objection(site["fn"], site["value"]) if _may_be_too_wide(site) else None
-        if reason:
+        if _may_be_too_wide(site) and _uses_values_outside(site["fn"], site["value"]):
+            kind, support = type(site["fn"]).__name__, site["fn"].support
             sentences.append(
-                f"Site '{name}': {type(site['fn']).__name__} declares the support {site['fn'].support}, and computes "
-                f"its density by a distribution outside of that one's support ({reason}): declare it as narrow "
-                "as it is, such as constraints.greater_than(bound)."
+                f"Site '{name}': {kind} declares the support {support}, and computes its density by a distribution "
+                "outside of that one's support: declare it as narrow as it is, such as constraints.greater_than(bound)."
             )
     return sentences
 
@@ -44,27 +44,30 @@ def _may_be_too_wide(site: dict[str, Any]) -> bool:
     return latent and is_own(site["fn"]) and not site["fn"].has_enumerate_support
 
 
-def _objection(distribution: Any, like: Tensor) -> str | None:
-    """Return what validation objects to at a point of the declared support where the density is finite."""
-    noise, validated = torch.Generator().manual_seed(0), _validated(distribution)
+def _uses_values_outside(distribution: Any, like: Tensor) -> bool:
+    """Return whether a density that is finite at a point of the support needs another one outside of its support."""
+    distribution, noise = unvalidated(distribution), torch.Generator().manual_seed(0)
+    marked = with_parts(distribution, _nan_outside)
+    if marked is distribution:
+        return False
     try:
         to_support = transform_to(distribution.support)
         shape = to_support.inverse_shape(distribution.shape())
-        points = [to_support(torch.randn(shape, generator=noise).to(like)) for _ in range(_POINTS)]
-        with pyro.validation_enabled(False), torch.no_grad():
-            points = [x for x in points if distribution.log_prob(x).isfinite().all()]
-    except (NotImplementedError, ValueError):  # nothing is known of its support
-        return None
-    for x in points:
-        try:
-            with pyro.validation_enabled(True), torch.no_grad():
-                validated.log_prob(x)
-        except ValueError as error:
-            return str(error).strip().partition(", but found")[0].partition("\n")[0]
-    return None
+        with torch.no_grad():
+            points = [to_support(torch.randn(shape, generator=noise).to(like)) for _ in range(_POINTS)]
+            return any(distribution.log_prob(x).isfinite().all() and marked.log_prob(x).isnan().any() for x in points)
+    except Exception:  # a class of the user can fail in any way, as at points where no chain goes
+        return False
 
 
-def _validated(distribution: Any) -> Any:
-    found = copy(with_parts(distribution, _validated))
-    found._validate_args = True
+def _nan_outside(distribution: Any) -> Any:
+    """Return a distribution whose density is NaN outside of its support."""
+    found = copy(with_parts(distribution, _nan_outside))
+    density, support = found.log_prob, distribution.support
+
+    def log_prob(value: Tensor) -> Tensor:
+        inside = support.check(value)
+        return torch.where(inside, density(value), torch.nan)
+
+    found.log_prob = log_prob
     return found

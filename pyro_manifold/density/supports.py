@@ -27,7 +27,7 @@ from pyro_manifold.distributions import of_elements
 _REAL = (-torch.inf, torch.inf)
 _CACHES = {"_cached_x_y", "_inv"}  # of transforms
 _POINTS = 64
-_DECLARED_TOO_WIDE: dict[tuple[type, type], bool] = {}  # once for each class: a traced value has no truth
+_DECLARED_TOO_WIDE: set[type] = set()  # kept, since values of a trace have no truth
 _ON_IMAGE: set[type] = set()
 
 
@@ -148,28 +148,28 @@ def _declares_too_much(distribution: TransformedDistribution) -> bool:
     # Torch's own declare theirs, as LogNormal does, and are right; bounds that rounding gives, as to Gumbel, are none.
     if not is_own(distribution) or kind in _ON_IMAGE:
         return False
-    key = (kind, type(image.base))
-    if key not in _DECLARED_TOO_WIDE:
-        declared: Any = distribution.support
-        found = _DECLARED_TOO_WIDE[key] = not _holds_points_of(
-            declared, image, distribution.batch_shape + distribution.event_shape
+    declared: Any = distribution.support
+    if kind not in _DECLARED_TOO_WIDE and not _holds_points_of(declared, image, distribution):
+        _DECLARED_TOO_WIDE.add(kind)
+        warnings.warn(
+            f"{kind.__name__} has the support {declared}, and its base and transforms give {image}: the latter is "
+            f"used. Leave `support` out of {kind.__name__}, or declare it as narrow.",
+            stacklevel=2,
         )
-        if found:
-            warnings.warn(
-                f"{kind.__name__} has the support {declared}, and its base and transforms give {image}: the latter is "
-                f"used. Leave `support` out of {kind.__name__}, or declare it as narrow.",
-                stacklevel=2,
-            )
-    return _DECLARED_TOO_WIDE[key]
+    return kind in _DECLARED_TOO_WIDE
 
 
-def _holds_points_of(declared: Constraint, image: ImageConstraint, shape: torch.Size) -> bool:
-    """Return whether a set has some points of another, those of normal values of unconstrained space."""
+def _holds_points_of(declared: Constraint, image: ImageConstraint, distribution: TransformedDistribution) -> bool:
+    """Return whether a set has some points of another, those of normal unconstrained values; True if unknown."""
     tensors = [x for x in parameters([declared, image]) if torch.is_tensor(x) and x.is_floating_point()]
     like = tensors[0] if tensors else torch.empty(())
-    to_declared = transform_to(declared)
-    noise = torch.randn(_POINTS, *to_declared.inverse_shape(shape), generator=torch.Generator().manual_seed(0))
-    return bool(image.check(to_declared(3 * noise.to(like))).all())
+    try:
+        to_declared = transform_to(declared)
+        shape = to_declared.inverse_shape(distribution.batch_shape + distribution.event_shape)
+        noise = torch.randn(_POINTS, *shape, generator=torch.Generator().manual_seed(0))
+        return bool(image.check(to_declared(3 * noise.to(like))).all())
+    except Exception:  # a set without a map, or values of a trace, which have no truth
+        return True
 
 
 @cache

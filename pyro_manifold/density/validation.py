@@ -17,12 +17,12 @@ class WithoutValidation(Messenger):
     """
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
-        msg["fn"] = _unvalidated(msg["fn"])
+        msg["fn"] = unvalidated(msg["fn"])
 
 
-def _unvalidated(distribution: Any) -> Any:
+def unvalidated(distribution: Any) -> Any:
     """Return the distribution without validation: a copy if it has to change, as it may be the user's."""
-    found = with_parts(distribution, _unvalidated)
+    found = with_parts(distribution, unvalidated)
     if getattr(found, "_validate_args", False):
         found = copy(found) if found is distribution else found
         found._validate_args = False

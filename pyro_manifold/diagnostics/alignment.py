@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.compiled.large_matrices import by_matrix
+from pyro_manifold.compiled import by_matrix
 from pyro_manifold.diagnostics.checks import are_rotations, check_draws, check_reference
 from pyro_manifold.manifolds import SpecialOrthogonal, polar_factor
 

@@ -66,7 +66,8 @@ def to_inferencedata(
         log_prior: compute the log density of the prior of each latent site under each draw, one number for each element
             of its plates, which ArviZ's ``psense_summary`` needs (``psens`` before ArviZ 1).
         unconstrained: add the coordinates in which kernels move sites that are not on a manifold, such as log x of a
-            positive x; of a site on the real line they are its values. Pairs of them show funnels.
+            positive x; of a site on the real line they are its values. Sites with fewer coordinates than entries, such
+            as probabilities, have the dimension ``<site>_coordinate``. Pairs of coordinates show funnels.
         deterministic: compute the values of `pyro.deterministic` sites under each draw.
         align: align the draws by the symmetries of the posterior, as ``get_samples(align=True)`` does; deterministic
             sites are then those of the aligned draws.
@@ -90,7 +91,8 @@ def to_inferencedata(
     Raises:
         ValueError: for a run without draws, for another number of posterior predictive draws or another shape, for
             ``dims`` and ``coords`` that name nothing or do not fit, for ``log_prior`` or ``unconstrained`` without a
-            model, or for ``align`` if the symmetries of the posterior are not known.
+            model, for ``unconstrained`` without draws of a site, or for ``align`` if the symmetries of the posterior
+            are not known.
 
     Examples:
         >>> import pyro, torch, pyro.distributions as dist
@@ -231,10 +233,15 @@ def _log_prior(program: Program, flat: Mapping[str, Tensor], chains: int, draws:
 def _unconstrained(program: Program, flat: Mapping[str, Tensor], chains: int, draws: int) -> Group:
     """Return the coordinates of sites that are not on a manifold."""
     target = program.target
-    missing = sorted({*target.manifolds, *target.transforms} - set(flat))
-    if missing:
-        raise ValueError(f"unconstrained=True needs draws of {missing}, which save_params leaves out.")
-    found = target.positions(dict(flat))
+    needed = {*target.transforms, *(target.manifolds if target.dependent else ())}
+    if needed - set(flat):
+        raise ValueError(
+            f"unconstrained=True needs draws of {sorted(needed - set(flat))}, which save_params leaves out."
+        )
+    if target.dependent:
+        found = target.positions(dict(flat))
+    else:
+        found = {name: transform(flat[name]) for name, transform in target.transforms.items()}
     return {name: found[name].reshape(chains, draws, *found[name].shape[1:]) for name in target.transforms}
 
 

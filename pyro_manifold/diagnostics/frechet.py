@@ -12,7 +12,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from pyro_manifold.compiled.large_matrices import by_matrix
+from pyro_manifold.compiled import by_matrix
 from pyro_manifold.diagnostics.checks import check_draws, check_orthonormal, check_reference
 from pyro_manifold.manifolds import SpecialOrthogonal, polar_factor
 

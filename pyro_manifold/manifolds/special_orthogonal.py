@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyro_manifold.compiled.large_matrices import by_matrix
+from pyro_manifold.compiled import by_matrix
 from pyro_manifold.manifolds.stiefel import Stiefel
 
 

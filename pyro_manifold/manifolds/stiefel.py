@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pyro_manifold.compiled.large_matrices import by_matrix
+from pyro_manifold.compiled import by_matrix
 from pyro_manifold.manifolds.base import Manifold
 from pyro_manifold.manifolds.polar import polar_factor
 from pyro_manifold.manifolds.polar_volume import log_volume_of_polar_retraction

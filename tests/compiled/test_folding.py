@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pyro_manifold.compiled import folded_graph
+from pyro_manifold.compiled import folded_graph, trace
 from pyro_manifold.compiled.native import decompositions
-from pyro_manifold.compiled.tracing import trace
 
 
 def second_derivative(q, v):

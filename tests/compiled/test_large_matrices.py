@@ -6,7 +6,8 @@ import sys
 import pytest
 import torch
 
-from pyro_manifold.compiled.large_matrices import LARGEST_IN_BATCH, by_matrix
+from pyro_manifold.compiled import by_matrix
+from pyro_manifold.compiled.large_matrices import LARGEST_IN_BATCH
 
 ROWS = LARGEST_IN_BATCH + 40
 
@@ -71,6 +72,7 @@ def test_batches(batch, of_right):
     found = by_matrix(torch.linalg.solve, matrices, right)
     assert found.shape == (*torch.broadcast_shapes(batch, of_right), ROWS, 2)
     assert torch.allclose(matrices @ found, right.expand_as(found), atol=1e-8)
+    assert by_matrix(torch.linalg.det, torch.empty(0, ROWS, ROWS)).shape == (0,)
     signs, logarithms = by_matrix(torch.linalg.slogdet, matrices)
     assert signs.shape == logarithms.shape == batch
     assert torch.allclose(logarithms, torch.linalg.slogdet(matrices)[1])

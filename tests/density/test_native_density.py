@@ -5,7 +5,8 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_manifold.compiled.tracing import trace
+from pyro_manifold.compiled import trace
+from pyro_manifold.compiled.native.compilation import compile_function
 from pyro_manifold.density.batched import BatchedPotential, value_and_gradient
 from pyro_manifold.infer import MCMC, OHMC
 
@@ -89,3 +90,34 @@ def test_a_run_goes_where_it_would_with_the_graph(monkeypatch):
     expected, backends = draws()
     assert backends["density"] == "traced"
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_code_that_disagrees_is_not_used(monkeypatch):
+    def wrong(*given):
+        code = compile_function(*given)
+
+        def call(steps, *values):
+            return [value + 1 for value in code(steps, *values)]
+
+        call.loop = code.loop
+        return call
+
+    monkeypatch.setattr("pyro_manifold.compiled.vectorisation.compile_function", wrong)
+    found = BatchedPotential(energy, positions(0), native=True)
+    assert found.graph.backend == "traced"
+    assert found.graph.of_single_rows is None
+
+
+def test_a_stored_run_continues_with_the_other_form(monkeypatch):
+    def run():
+        return OHMC(lambda: pyro.sample("x", dist.Normal(torch.zeros(3), 1.0).to_event(1))).prepare(2, 2, None)
+
+    first = run()
+    first.iterate()
+    saved = first.state_dict()
+    assert saved["forms"]["density"] == "native"
+    monkeypatch.setattr("pyro_manifold.density.batched._LONG", 10_000)
+    other = run()
+    with pytest.warns(UserWarning, match="had its density native, which is not possible here: it continues traced"):
+        other.load_state_dict(saved)
+    assert other.code.graphs["density"].backend == "traced"

@@ -325,6 +325,16 @@ class ByAnother(dist.TorchDistribution):
         return self.base.log_prob(value - self.location)
 
 
+class TwoSided(ByAnother):
+    def log_prob(self, value):
+        return torch.where(value > 0, self.base.log_prob(value), self.base.log_prob(-value))
+
+
+class FailsSomewhere(ByAnother):
+    def log_prob(self, value):
+        return -torch.linalg.cholesky(torch.eye(2) * (value + 1)).diagonal().log().sum() - value.square()
+
+
 class ZeroOutside(ByAnother):
     def log_prob(self, value):
         return torch.where(value < self.location, -torch.inf, super().log_prob(value))
@@ -339,7 +349,31 @@ def test_a_class_that_declares_too_much_has_the_support_of_its_base():
     assert with_true_support(right) is right
 
 
-@pytest.mark.parametrize(("distribution", "words"), [(ByAnother, "declares the support Real"), (ZeroOutside, None)])
+def test_each_instance_of_a_class_counts():
+    """One may have the support that the class declares, and the next not."""
+
+    class Positive(DeclaredTooWide):
+        support = constraints.positive
+
+    first = Positive(2.0, 0.0)
+    assert with_true_support(first) is first
+    with pytest.warns(UserWarning, match="Positive has the support"):
+        second = with_true_support(Positive(2.0, 3.0))
+    assert second.support.check(torch.tensor([2.0, 4.0])).tolist() == [False, True]
+
+
+def test_supports_without_a_map_are_believed():
+    class Counts(DeclaredTooWide):
+        support = constraints.nonnegative_integer
+
+    counts = Counts(2.0, 0.5)
+    assert with_true_support(counts) is counts
+
+
+@pytest.mark.parametrize(
+    ("distribution", "words"),
+    [(ByAnother, "declares the support Real"), (ZeroOutside, None), (TwoSided, None), (FailsSomewhere, None)],
+)
 def test_densities_by_another_distribution_outside_of_its_support_are_named(distribution, words):
     def model():
         x = pyro.sample("x", distribution(2.0, -0.3))

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.compiled.large_matrices import by_matrix
+from pyro_manifold.compiled import by_matrix
 from pyro_manifold.infer.descent.points import Points
 
 _FIRST_DAMPING = 1e-3  # multiple of the largest diagonal entry of G

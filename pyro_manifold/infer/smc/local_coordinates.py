@@ -27,7 +27,7 @@ from collections.abc import Mapping
 import torch
 from torch import Size, Tensor
 
-from pyro_manifold.compiled.large_matrices import by_matrix
+from pyro_manifold.compiled import by_matrix
 from pyro_manifold.density import Sites
 from pyro_manifold.manifolds import Grassmann, Manifold, Sphere, Stiefel
 

@@ -20,7 +20,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pyro_manifold.compiled.large_matrices import by_matrix
+from pyro_manifold.compiled import by_matrix
 from pyro_manifold.density import PotentialFunction, Sites, Target
 from pyro_manifold.infer.smc.modes import GaussianMixture
 from pyro_manifold.manifolds import Constant

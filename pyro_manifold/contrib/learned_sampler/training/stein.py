@@ -49,4 +49,6 @@ def stein_scores(draws: Tensor, regularisation: float = 0.03) -> Tensor:
     kernel = torch.exp(-squares / median)
     slopes = (2 / median) * (kernel.sum(-1, keepdim=True) * draws - kernel @ draws)
     identity = torch.eye(n, dtype=draws.dtype, device=draws.device)
-    return -torch.cholesky_solve(slopes, torch.linalg.cholesky(kernel + regularisation * identity))
+    # cholesky_ex does not raise: draws that are not finite have scores that are not.
+    factor, failed = torch.linalg.cholesky_ex(kernel + regularisation * identity)
+    return -torch.cholesky_solve(slopes, torch.where(failed[..., None, None] > 0, torch.nan, factor))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_manifold.compiled.large_matrices import by_matrix
+from pyro_manifold.compiled import by_matrix
 from pyro_manifold.infer.mcmc.mechanics.mechanics import ManifoldMechanics, Metric
 from pyro_manifold.infer.mcmc.transitions import per_chain
 from pyro_manifold.manifolds import Stiefel

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_manifold.compiled.large_matrices import by_matrix
+from pyro_manifold.compiled import by_matrix
 from pyro_manifold.infer.mcmc.riemannian.metric_field import MetricField
 
 FlatPotential = Callable[[Tensor], tuple[Tensor, Tensor]]

@@ -76,11 +76,13 @@ class CodeChecks:
         difference = self._difference(run.state, schedule.chains_to_compare(run.iteration, run.problem.chains, count))
         if difference is None:
             return
+        backend = self.graphs["density"].backend
+        again = f": run again with {_WITHOUT[backend]}" if backend in _WITHOUT else ""
         self._replace(*self.graphs)
         where = self._stage if self._stage == "warm-up" else f"{self._stage}, draws so far may be wrong"
         warnings.warn(
-            f"The traced density differs from the model at iteration {run.iteration} (in {where}): {difference}. "
-            "Continuing with a loop over chains, without tracing.",
+            f"The {backend} density differs from the model at iteration {run.iteration} (in {where}): {difference}. "
+            f"Continuing with a loop over chains, without tracing{again}.",
             stacklevel=4,
         )
 

@@ -31,6 +31,9 @@ from pyro_manifold.store import Saved, Serialisable, check_entries, plain, resto
 
 T = TypeVar("T")
 
+_GRAPHS_OF_DENSITY = {"native", "traced"}
+"""Forms of a density that agree but for rounding, and are made from the model when a run begins."""
+
 
 class Run(Saved, Generic[S, T]):
     """Run of all chains: states, adaptation, counters and random number generator, as returned by `Kernel.prepare`.
@@ -288,7 +291,8 @@ class Run(Saved, Generic[S, T]):
             form = saved["forms"][name]
             if form == graph.backend:
                 continue
-            graph.use_reference()
+            if {form, graph.backend} != _GRAPHS_OF_DENSITY:
+                graph.use_reference()
             if form != graph.backend:
                 warnings.warn(
                     f"The saved run had its {name} {form}, which is not possible here: it continues {graph.backend}, "
