@@ -96,7 +96,7 @@ class Vectorised(Verified):
         points = list(points)
         if native_from is not None and self._own == len(self._example):
             natively = partial(self._natively, at_least=native_from)
-            if self.attempt("native", natively, points, rows=rows):
+            if self.attempt("native", natively, points, rows=[0]):  # each point is another position, and a second long
                 return
             self.of_single_rows = None
         for backend, build, following in backends:

@@ -56,10 +56,10 @@ class CodeChecks:
         """Compare after those iterations that the schedule names, each time at other chains."""
         iteration = self._run.iteration
         if schedule.code_is_compared(iteration):
-            self.compare_density(schedule.CHAINS_COMPARED_WITH_CODE)
+            self.compare_density(schedule.fewer(schedule.CHAINS_COMPARED_WITH_CODE, self._operators))
             self.compare_code()
         elif schedule.graph_is_compared(iteration, self._stage, self._operators):
-            self.compare_density(schedule.CHAINS_COMPARED)
+            self.compare_density(schedule.fewer(schedule.CHAINS_COMPARED, self._operators))
 
     def at_the_end(self) -> None:
         """Compare at the end of a run, at more chains than before."""

@@ -53,6 +53,11 @@ def _between_comparisons(iteration: int, stage: Stage, operators: int = 0) -> in
     return _BETWEEN_COMPARISONS[stage]
 
 
+def fewer(chains: int, operators: int) -> int:
+    """Return the number of chains to compare in place of so many; fewer for a model of thousands of operators."""
+    return max(1, chains // (1 + operators // _LONG))
+
+
 def next_comparison(done: int) -> int:
     """Return the iteration of sampling at which batched iterations end, so that graph or code are compared after it."""
     every = _between_comparisons(done + 1, "sampling")

@@ -251,10 +251,11 @@ def test_iterations_made_together_end_where_something_is_compared():
         assert comparison_schedule.next_comparison(done) == next(n for n in compared if n > done)
 
 
-@pytest.mark.parametrize(("operators", "every"), [(0, 8), (1_999, 8), (2_000, 16), (19_000, 64)])
-def test_long_models_are_compared_less_often_in_early_warm_up(operators, every):
+@pytest.mark.parametrize(("operators", "every", "chains"), [(0, 8, 4), (1_999, 8, 4), (2_000, 16, 2), (19_000, 64, 1)])
+def test_long_models_are_compared_less_often_in_early_warm_up(operators, every, chains):
     compared = [n for n in range(300) if comparison_schedule.graph_is_compared(n, "warm-up", operators)]
     assert compared == [*range(1, 257, every), 257]
+    assert comparison_schedule.fewer(4, operators) == chains
 
 
 def test_when_code_is_compared():
