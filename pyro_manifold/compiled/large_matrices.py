@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_manifold.compiled.broadcasting import broadcast_shapes
+
 LARGEST_IN_BATCH = 128
 """Number of rows up to which MKL factorises without its blocked algorithm, which is the one that fails."""
 
@@ -32,8 +34,10 @@ def by_matrix(operator: Callable[..., Any], matrices: Tensor, *others: Tensor, *
         >>> by_matrix(torch.linalg.inv_ex, 2 * torch.eye(150).expand(3, 150, 150))[0].amax((-2, -1)).tolist()
         [0.5, 0.5, 0.5]
     """
-    batch = torch.broadcast_shapes(*[x.shape[:-2] for x in (matrices, *others)])
-    if matrices.device.type != "cpu" or matrices.shape[-1] <= LARGEST_IN_BATCH or batch.numel() == 0 or not batch:
+    if matrices.device.type != "cpu" or matrices.shape[-1] <= LARGEST_IN_BATCH:
+        return operator(matrices, *others, **options)
+    batch = broadcast_shapes(*[x.shape[:-2] for x in (matrices, *others)])
+    if batch.numel() == 0 or not batch:
         return operator(matrices, *others, **options)
     flat = [x.expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (matrices, *others)]
     each = [operator(*one, **options) for one in zip(*flat, strict=True)]
