@@ -37,7 +37,6 @@ class Pass(NamedTuple):
 DEAD_CODE = Pass("dead code elimination", remove_dead_code)
 
 FUNCTIONALISATION = (
-    DEAD_CODE,
     Pass("functionalisation", functionalised, writes, retraces=True),
     DEAD_CODE._replace(when=writes),
 )

@@ -78,8 +78,8 @@ def recorded(
 
 
 def copied(
-    graph: fx.GraphModule, fast: Callable[..., list[Tensor]], function: Callable[..., list[Tensor]]
-) -> Callable[..., list[Tensor]]:
+    graph: fx.GraphModule, fast: Callable[..., tuple[Tensor, ...]], function: Callable[..., tuple[Tensor, ...]]
+) -> Callable[..., tuple[Tensor, ...]]:
     """Return a function that is evaluated by fast code, and of which traces have a copy of the graph.
 
     Args:
@@ -88,7 +88,7 @@ def copied(
         function: the same function, for tensors that torch differentiates or transforms.
     """
 
-    def of_values(*values: Tensor) -> list[Tensor]:
+    def of_values(*values: Tensor) -> tuple[Tensor, ...]:
         if not recorder_works() or any(value.requires_grad for value in values):
             return function(*values)
         from pyro_manifold.compiled.recorder import active_recorder, are_plain

@@ -6,7 +6,7 @@ an autograd function of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -52,11 +52,10 @@ class Vectorised(Verified):
 
     Attributes:
         graph: the graph of one row; None if there is none.
-        of_single_rows: function of rows ``(1, ...)``, by native code and its graph; None without native code.
     """
 
     graph: GraphModule | None = None
-    of_single_rows: Callable[..., list[Tensor]] | None = None
+    _single: FlatFunction | None = None
     _trace: GraphModule | None = None
 
     def __init__(
@@ -98,16 +97,15 @@ class Vectorised(Verified):
             natively = partial(self._natively, at_least=native_from)
             if self.attempt("native", natively, points, rows=[0]):  # each point is another position, and a second long
                 return
-            self.of_single_rows = None
         for backend, build, following in backends:
             failure = f"{subject} cannot be {backend} ({{reason}}); falling back to {following}."
             if self.attempt(backend, build, points, rows=rows, failure=None if subject is None else failure):
                 break
 
-    def use_reference(self) -> None:
-        """Discard the backend in use: evaluate the function itself."""
-        super().use_reference()
-        self.of_single_rows = None
+    @property
+    def of_single_rows(self) -> FlatFunction | None:
+        """The function of rows ``(1, ...)``, by native code and its graph; None without native code."""
+        return self._single if self.backend == "native" else None
 
     @property
     def of_one_row(self) -> FlatFunction:
@@ -169,20 +167,14 @@ class Vectorised(Verified):
         if len(graph.graph.nodes) < at_least:
             raise NoSpeedupError("it is short")
 
-        def interpreted(*values: Tensor) -> list[Tensor]:
-            # Writing the graph's code in Python, and compiling that, takes longer than one evaluation.
-            return [value.unsqueeze(0) for value in Interpreter(graph).run(*[value[0] for value in values])]
-
-        def of_graph(*values: Tensor) -> list[Tensor]:
-            return [value.unsqueeze(0) for value in graph(*[value[0] for value in values])]
-
+        # Interpreted, since writing the graph's code in Python and compiling that takes longer than one evaluation.
         rows = len(self._example[0])
-        code = compile_function(interpreted, self._example, rows)
+        code = compile_function(self._with_row_dimension(Interpreter(graph).run), self._example, rows)
 
-        def of_code(*values: Tensor) -> list[Tensor]:
-            return [value[:1].clone() for value in code(0, *[x.expand(rows, *x.shape[1:]) for x in values])]
+        def of_code(*values: Tensor) -> tuple[Tensor, ...]:
+            return tuple(value[:1].clone() for value in code(0, *[x.expand(rows, *x.shape[1:]) for x in values]))
 
-        self.graph, self.of_single_rows = graph, copied(code.loop.end, of_code, of_graph)
+        self.graph, self._single = graph, copied(code.loop.end, of_code, self._with_row_dimension(graph))
         return lambda *values: tuple(code(0, *values))
 
     def _graph_of(self, one: Sequence[Tensor]) -> GraphModule:
@@ -217,7 +209,7 @@ class Vectorised(Verified):
 
         return traced
 
-    def _with_row_dimension(self, graph: GraphModule) -> FlatFunction:
+    def _with_row_dimension(self, graph: FlatFunction) -> FlatFunction:
         """Return the graph of one row as a function of inputs with one row each, without another trace."""
         return lambda *values: tuple(value.unsqueeze(0) for value in graph(*self.row(0, values)))
 

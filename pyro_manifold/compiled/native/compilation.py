@@ -99,13 +99,18 @@ def compile_sum(function: FlatStep, example: Sequence[Tensor], chains: int, shar
     return _without_steps(function, example, chains, shared, summed=True)
 
 
-def compile_function(function: FlatStep, example: Sequence[Tensor], chains: int) -> NativeLoop:
+def compile_function(function: Callable[..., Sequence[Tensor]], example: Sequence[Tensor], chains: int) -> NativeLoop:
     """Compile a function of one chain as `compile_sum` does, with outputs of each chain, ``(chains, ...)``."""
     return _without_steps(function, example, chains, (), summed=False)
 
 
 def _without_steps(
-    function: FlatStep, example: Sequence[Tensor], chains: int, shared: Iterable[int], *, summed: bool
+    function: Callable[..., Sequence[Tensor]],
+    example: Sequence[Tensor],
+    chains: int,
+    shared: Iterable[int],
+    *,
+    summed: bool,
 ) -> NativeLoop:
     one = [value[:1].clone() for value in example]
     nothing = _graph(lambda *values: [], *one)
@@ -114,7 +119,7 @@ def _without_steps(
     return NativeLoop(Loop(nothing, nothing, end, 0, frozenset(shared), frozenset(outputs)), example, chains)
 
 
-def _graph(function: FlatStep, *example: Tensor) -> fx.GraphModule:
+def _graph(function: Callable[..., Sequence[Tensor]], *example: Tensor) -> fx.GraphModule:
     """Return the graph of a function in operators of the table."""
     with torch.no_grad():
         return folded_graph(function, *example, decompositions=decompositions())
