@@ -1,4 +1,4 @@
-"""Reference of the site: a page a module, with each name of its `__all__`; mkdocstrings writes the entries.
+"""Reference of the site: a page a module, and one for each name of its `__all__`; mkdocstrings writes the entries.
 
 Modules are read and not imported, so that the site needs neither torch nor Pyro.
 """
@@ -41,38 +41,52 @@ FOR_THE_PACKAGE = {
 
 KERNEL = f"{PACKAGE}.infer.mcmc.kernel.Kernel"
 
+texts: dict[str, str] = {}
+"""Texts of the pages, by their file."""
+
 INTRODUCTION = """# Reference
 
-All public names, a page a module. Names are in the module that has them in Pyro, where Pyro has them. At the root of
-this site are `objects.inv`, the inventory by which intersphinx and mkdocstrings link to them, and for language models
-`llms.txt` and `llms-full.txt`.
+All public names, each on a page of its own. Names are in the module that has them in Pyro, where Pyro has them. At the
+root of this site are `objects.inv`, the inventory by which intersphinx and mkdocstrings link to them, and for language
+models `llms.txt` and `llms-full.txt`.
 """
 
 
 def on_config(config: ProperDocsConfig) -> ProperDocsConfig:
     """Put the pages into the part of the navigation that is named Reference."""
     (part,) = (entry["Reference"] for entry in config.nav if "Reference" in entry)
-    pages = [{name: _source_uri(name)} for name in (*USERS, *AUTHORS)]
-    part[:] = ["reference/index.md", *pages, *part]
+    for uri, text in _pages(Path(config.config_file_path).parent).items():
+        texts[uri] = text
+    modules = {name: [_source_uri(name)] for name in (*USERS, *AUTHORS)}
+    for uri in texts:
+        module, _, name = uri.removeprefix("reference/").removesuffix(".md").partition("/")
+        if name:
+            modules[module].append({name: uri})
+    part[:] = ["reference/index.md", *({name: pages} for name, pages in modules.items()), *part]
     return config
 
 
 def on_files(files: Files, config: ProperDocsConfig) -> Files:
-    """Write the pages."""
-    package = griffe.load(PACKAGE, search_paths=[Path(config.config_file_path).parent])
-    pages = {"reference/index.md": _index(package)}
+    """Add the pages."""
+    for uri, text in texts.items():
+        files.append(File.generated(config, uri, content=text))
+    return files
+
+
+def _pages(folder: Path) -> dict[str, str]:
+    """Write the pages, by their file."""
+    package = griffe.load(PACKAGE, search_paths=[folder])
+    found = {"reference/index.md": _index(package)}
     modules = [package[name] for name in (*USERS, *AUTHORS)]
     public = {item.canonical_path for module in modules for item in public_items(module).values()}
     documented: dict[str, str] = {}  # where a name is defined -> where it is documented
     for module in modules:
-        pages[_source_uri(module.path.removeprefix(f"{PACKAGE}."))] = _page(module, public, documented)
-    for source, text in pages.items():
-        files.append(File.generated(config, source, content=text))
-    return files
+        found |= _pages_of(module, public, documented)
+    return found
 
 
-def _source_uri(name: str) -> str:
-    return f"reference/{name}.md"
+def _source_uri(module: str, name: str = "") -> str:
+    return f"reference/{module}{'/' if name else ''}{name}.md"
 
 
 def public_items(module: griffe.Module) -> dict[str, griffe.Object | griffe.Alias]:
@@ -133,27 +147,35 @@ def _index(package: griffe.Module) -> str:
     return "\n".join([INTRODUCTION, *rows, *table(AUTHORS)]) + "\n"
 
 
-def _page(module: griffe.Module, public: set[str], documented: dict[str, str]) -> str:
-    rows, entries = [], []
-    kernel = None if module.path.removeprefix(f"{PACKAGE}.") in AUTHORS else module.modules_collection[KERNEL]
+def _pages_of(module: griffe.Module, public: set[str], documented: dict[str, str]) -> dict[str, str]:
+    """Write the page of a module, which lists its names, and those of the names that have no page yet."""
+    title = module.path.removeprefix(f"{PACKAGE}.")
+    rows, entries = [], {}
+    kernel = None if title in AUTHORS else module.modules_collection[KERNEL]
     for name, item in public_items(module).items():
         path = f"{module.path}.{name}"
         first = documented.setdefault(item.canonical_path, path)
-        rows.append(f"| [`{name}`][{first}] | {first_line(item)} |")
+        old = ""
         if first == path:
-            entries.append(_entry(path, item, public, kernel))
+            entry, members = _entry(path, item, public, kernel)
+            entries[_source_uri(title, name)] = entry
+            old = "".join(
+                f'<span id="{address}"></span>' for address in (path, *(f"{path}.{each}" for each in members))
+            )
+        rows.append(f"| {old}[`{name}`][{first}] | {first_line(item)} |")
     introduction = module.docstring.value if module.docstring else ""
     table = "\n".join(["| name | |", "|---|---|", *rows])
-    title = module.path.replace(".", ".<wbr>")  # may break after a dot
-    return "\n\n".join([f"# {title}", introduction, table, *entries])
+    heading = f"# {module.path.replace('.', '.<wbr>')}"  # may break after a dot
+    return {_source_uri(title): "\n\n".join([heading, introduction, table]), **entries}
 
 
 def _entry(
     path: str, item: griffe.Object | griffe.Alias, public: set[str], kernels: griffe.Object | griffe.Alias | None
-) -> str:
+) -> tuple[str, list[str]]:
+    """Return the text of an entry, and the names of the members in it."""
     own, inherited = members_of(item, public, kernels) if item.is_class else ([], [])
     bases = item.is_class and any(base.canonical_path in public for base in item.resolved_bases)
     options = f"members: {own + inherited}, inherited_members: {inherited}, show_bases: {str(bases).lower()}"
     if item.modules_collection[path].is_module:  # the name is that of a module too: link to it by hand
-        return f"[](){{#{path}}}\n\n::: {item.canonical_path}\n    options: {{ {options} }}\n"
-    return f"::: {path}\n    options: {{ {options} }}\n"
+        return f"[](){{#{path}}}\n\n::: {item.canonical_path}\n    options: {{ {options} }}\n", own + inherited
+    return f"::: {path}\n    options: {{ {options} }}\n", own + inherited

@@ -41,7 +41,7 @@
       .map((picture) => picture.outerHTML.slice(0, 160)),
     links: [...document.querySelectorAll("a[href]")].map((link) => link.href),
     parts: [...document.querySelectorAll(".md-tabs__item")].map((part) => part.textContent.trim()),
-    entries: [...article.querySelectorAll("h2.doc-heading")].map((entry) => entry.id),
+    entries: [...article.querySelectorAll("h1.doc-heading")].map((entry) => entry.id),
     members: [...article.querySelectorAll(".doc-heading")].map((entry) => entry.id),
     anchors: [...document.querySelectorAll("[id], a[name]")].map((element) => element.id || element.name),
   };

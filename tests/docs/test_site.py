@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -81,7 +82,7 @@ def public_names():
 
 @pytest.mark.long  # `make docs` is the strict build alone
 @pytest.mark.skipif(importlib.util.find_spec("properdocs") is None, reason="needs what `make docs` installs")
-@pytest.mark.timeout(900)  # some fifty pages, in a browser
+@pytest.mark.timeout(900)  # 250 pages, in a browser
 def test_the_site(browser, tmp_path):
     build = [sys.executable, "-m", "properdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     built = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
@@ -89,8 +90,11 @@ def test_the_site(browser, tmp_path):
     faults, pages = opened(browser, tmp_path)
     assert not faults, "\n".join(faults)
     entries = Counter(entry for view in pages.values() for entry in view["entries"])
+    modules = [view for address, view in pages.items() if re.fullmatch(r"reference/[^/]+/", address)]
+    listed = {anchor for view in modules for anchor in view["anchors"]}
     for paths in public_names():
         assert sum(entries[path] for path in paths) == 1, f"expected one entry, of {sorted(paths)}"
+        assert paths & listed, "the page of the module has the anchor that the name had there before it had a page"
     assert set(entries) <= set().union(*public_names()), "each entry is a public name"
     assert not [entry for view in pages.values() for entry in view["members"] if ".__" in entry or "._" in entry]
     assert 1 < len(pages[""]["parts"]) <= 8, "a reader chooses between few parts"
