@@ -129,7 +129,8 @@ def test_a_process_may_end_at_any_file_operation(tmp_path, monkeypatch):
 @pytest.mark.long
 def test_a_process_that_is_killed_continues_in_another(tmp_path):
     program = (
-        "import pathlib, os, signal, torch; torch.set_default_dtype(torch.float64); torch.set_num_threads(1)\n"
+        "import pathlib, os, signal, torch; torch.set_default_dtype(torch.float64)\n"
+        f"torch.set_num_threads({torch.get_num_threads()})\n"
         "from tests.infer.mcmc.running.stored_runs import made\n"
         "kill = lambda iteration: iteration.draw == 19 and os.kill(os.getpid(), signal.SIGKILL)\n"
         f"made(pathlib.Path({str(tmp_path)!r}), consumers=[kill])"
