@@ -55,8 +55,8 @@ models `llms.txt` and `llms-full.txt`.
 def on_config(config: ProperDocsConfig) -> ProperDocsConfig:
     """Put the pages into the part of the navigation that is named Reference."""
     (part,) = (entry["Reference"] for entry in config.nav if "Reference" in entry)
-    for uri, text in _pages(Path(config.config_file_path).parent).items():
-        texts[uri] = text
+    texts.clear()  # a server builds again
+    texts.update(_pages(Path(config.config_file_path).parent))
     modules = {name: [_source_uri(name)] for name in (*USERS, *AUTHORS)}
     for uri in texts:
         module, _, name = uri.removeprefix("reference/").removesuffix(".md").partition("/")
@@ -155,14 +155,13 @@ def _pages_of(module: griffe.Module, public: set[str], documented: dict[str, str
     for name, item in public_items(module).items():
         path = f"{module.path}.{name}"
         first = documented.setdefault(item.canonical_path, path)
-        old = ""
+        anchors = ""
         if first == path:
-            entry, members = _entry(path, item, public, kernel)
-            entries[_source_uri(title, name)] = entry
-            old = "".join(
-                f'<span id="{address}"></span>' for address in (path, *(f"{path}.{each}" for each in members))
-            )
-        rows.append(f"| {old}[`{name}`][{first}] | {first_line(item)} |")
+            own, inherited = members_of(item, public, kernel) if item.is_class else ([], [])
+            entries[_source_uri(title, name)] = _entry(path, item, own, inherited, public)
+            addresses = (path, *(f"{path}.{member}" for member in own + inherited))
+            anchors = "".join(f'<span id="{address}"></span>' for address in addresses)  # a module was one page
+        rows.append(f"| {anchors}[`{name}`][{first}] | {first_line(item)} |")
     introduction = module.docstring.value if module.docstring else ""
     table = "\n".join(["| name | |", "|---|---|", *rows])
     heading = f"# {module.path.replace('.', '.<wbr>')}"  # may break after a dot
@@ -170,12 +169,10 @@ def _pages_of(module: griffe.Module, public: set[str], documented: dict[str, str
 
 
 def _entry(
-    path: str, item: griffe.Object | griffe.Alias, public: set[str], kernels: griffe.Object | griffe.Alias | None
-) -> tuple[str, list[str]]:
-    """Return the text of an entry, and the names of the members in it."""
-    own, inherited = members_of(item, public, kernels) if item.is_class else ([], [])
+    path: str, item: griffe.Object | griffe.Alias, own: list[str], inherited: list[str], public: set[str]
+) -> str:
     bases = item.is_class and any(base.canonical_path in public for base in item.resolved_bases)
     options = f"members: {own + inherited}, inherited_members: {inherited}, show_bases: {str(bases).lower()}"
     if item.modules_collection[path].is_module:  # the name is that of a module too: link to it by hand
-        return f"[](){{#{path}}}\n\n::: {item.canonical_path}\n    options: {{ {options} }}\n", own + inherited
-    return f"::: {path}\n    options: {{ {options} }}\n", own + inherited
+        return f"[](){{#{path}}}\n\n::: {item.canonical_path}\n    options: {{ {options} }}\n"
+    return f"::: {path}\n    options: {{ {options} }}\n"
