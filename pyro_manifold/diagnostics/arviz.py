@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_manifold.density import Program
 from pyro_manifold.diagnostics.checks import check_flag, check_same_number
 from pyro_manifold.diagnostics.deterministic import deterministic_by_chain
-from pyro_manifold.diagnostics.installed_arviz import inference_data
+from pyro_manifold.diagnostics.installed_arviz import add_warmup, inference_data
 from pyro_manifold.diagnostics.likelihood import observed_values, pointwise_likelihood, warn_of_factors
 from pyro_manifold.diagnostics.posterior import Notes, Posterior
 from pyro_manifold.diagnostics.prior_density import log_prior as densities_of_prior
@@ -31,6 +31,7 @@ def to_inferencedata(
     log_likelihood: bool | Mapping[str, Any] = True,
     log_prior: bool = False,
     unconstrained: bool = False,
+    warmup: Any = None,
     deterministic: bool = True,
     align: bool = False,
     coords: Mapping[str, Sequence[Any]] | None = None,
@@ -42,9 +43,9 @@ def to_inferencedata(
     records (``acceptance_rate``, ``accepted``, ``diverging``, ``energy``, ``energy_error``, ``step_size``, ``n_steps``,
     ``lp``, and for sites that have them ``orthogonality_error`` and ``reflected``; only ``diverging`` for kernels of
     other packages); ``observed_data`` and ``log_likelihood`` of the observed sites of the model;
-    ``posterior_predictive``, ``prior``, ``prior_predictive``, ``constant_data``, ``log_prior`` and
-    ``unconstrained_posterior`` if given or asked for. Several groups in one call:
-    ``mcmc.to_inferencedata(prior=500, posterior_predictive=True, log_prior=True)``.
+    ``posterior_predictive``, ``prior``, ``prior_predictive``, ``constant_data``, ``log_prior``,
+    ``unconstrained_posterior``, ``warmup_posterior`` and ``warmup_sample_stats`` if given or asked for. Several groups
+    in one call: ``mcmc.to_inferencedata(prior=500, posterior_predictive=True, log_prior=True)``.
 
     ``lp`` is the log density that was sampled, up to a constant: of sites on a manifold with respect to the uniform
     distribution there, of others in unconstrained space. ``energy`` is the Hamiltonian, -lp plus kinetic energy.
@@ -68,6 +69,8 @@ def to_inferencedata(
         unconstrained: add the coordinates in which kernels move sites that are not on a manifold, such as log x of a
             positive x; of a site on the real line they are its values. Sites with fewer coordinates than entries, such
             as probabilities, have the dimension ``<site>_coordinate``. Pairs of coordinates show funnels.
+        warmup: draws of warm-up, a `pyro_manifold.infer.WarmupDraws` that was one of the ``consumers`` of the run: the
+            groups ``warmup_posterior`` and ``warmup_sample_stats``, as they were sampled, also with ``align``.
         deterministic: compute the values of `pyro.deterministic` sites under each draw.
         align: align the draws by the symmetries of the posterior, as ``get_samples(align=True)`` does; deterministic
             sites are then those of the aligned draws.
@@ -90,9 +93,9 @@ def to_inferencedata(
 
     Raises:
         ValueError: for a run without draws, for another number of posterior predictive draws or another shape, for
-            ``dims`` and ``coords`` that name nothing or do not fit, for ``log_prior`` or ``unconstrained`` without a
-            model, for ``unconstrained`` without draws of a site, or for ``align`` if the symmetries of the posterior
-            are not known.
+            ``dims`` and ``coords`` that name nothing or do not fit, for ``warmup`` with another number of chains, for
+            ``log_prior`` or ``unconstrained`` without a model, for ``unconstrained`` without draws of a site, or for
+            ``align`` if the symmetries of the posterior are not known.
 
     Examples:
         >>> import pyro, torch, pyro.distributions as dist
@@ -150,7 +153,17 @@ def to_inferencedata(
     )
     others = {"log_prior": densities, "unconstrained_posterior": coordinates}
     found = inference_data(arrays, coords or {}, named, attributes, others=others, observed=observed)
+    if warmup is not None:
+        add_warmup(found, *_warmup(warmup, chains, names))
     return _with_notes(found, drawn.notes)
+
+
+def _warmup(source: Any, chains: int, names: Mapping[str, str]) -> tuple[Group, Group]:
+    """Return draws and statistics of warm-up as arrays, under the names by which sites are exported."""
+    drawn = Posterior.of(source)
+    if drawn.chains != chains:
+        raise ValueError(f"warmup has {drawn.chains} chains, expected the {chains} of the run.")
+    return _arrays({names.get(name, name): x for name, x in drawn.draws.items()}), _arrays(dict(drawn.statistics))
 
 
 def _with_notes(found: Any, notes: Notes) -> Any:

@@ -224,6 +224,23 @@ def inference_data(
     return data
 
 
+def add_warmup(data: Any, draws: Mapping[str, Array], statistics: Mapping[str, Array]) -> None:
+    """Add the groups ``warmup_posterior`` and ``warmup_sample_stats``, whose dimension ``draw`` has its own length."""
+    from xarray import Dataset
+
+    posterior, in_chains = data["posterior"], ("chain", "draw")
+    sites = {name: ((*in_chains, *posterior[name].dims[2:]), x) for name, x in draws.items() if name in posterior}
+    used = {dimension for dimensions, _ in sites.values() for dimension in dimensions} - {"draw"}
+    own = {name: posterior.coords[name] for name in used if name in posterior.coords}
+    for group, variables, coordinates in (
+        ("warmup_posterior", sites, own),
+        ("warmup_sample_stats", {name: (in_chains, x) for name, x in statistics.items()}, {}),
+    ):
+        count = next((x.shape[1] for _, x in variables.values()), 0)
+        found = Dataset(variables, {"chain": posterior.coords["chain"], "draw": np.arange(count), **coordinates})
+        _add_dataset(data, group, found)
+
+
 def _add_group(data: Any, group: str, arrays: Mapping[str, Array]) -> None:
     """Add arrays by the dimensions of the posterior, which `arviz.from_dict` does only for arrays as large."""
     from xarray import Dataset
@@ -232,6 +249,10 @@ def _add_group(data: Any, group: str, arrays: Mapping[str, Array]) -> None:
     named = {name: (_dimensions(posterior[name], group, array), array) for name, array in arrays.items()}
     used = {dimension for dimensions, _ in named.values() for dimension in dimensions}
     found = Dataset(named, {name: posterior.coords[name] for name in used if name in posterior.coords})
+    _add_dataset(data, group, found)
+
+
+def _add_dataset(data: Any, group: str, found: Any) -> None:
     if is_before_1():
         data.add_groups({group: found})
     else:

@@ -14,6 +14,7 @@ from pyro_manifold.infer.mcmc.riemannian.msd import MSD
 from pyro_manifold.infer.mcmc.running.goal import Until
 from pyro_manifold.infer.mcmc.running.shards import Shards
 from pyro_manifold.infer.mcmc.running.store import Store
+from pyro_manifold.infer.mcmc.running.warmup_draws import WarmupDraws
 from pyro_manifold.infer.mcmc.sgmcmc.osghmc import OSGHMC
 from pyro_manifold.infer.mcmc.sgmcmc.psgld import PSGLD
 from pyro_manifold.infer.mcmc.sgmcmc.schedules import CosineCycles, PolynomialDecay
@@ -67,6 +68,7 @@ __all__ = [
     "TrainingSettings",
     "Tuning",
     "Until",
+    "WarmupDraws",
     "autoguide",
     "calibrate",
     "compare_evidence",

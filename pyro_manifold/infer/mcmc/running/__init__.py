@@ -24,3 +24,4 @@ from pyro_manifold.infer.mcmc.running.shards import (
 )
 from pyro_manifold.infer.mcmc.running.store import Store, as_store
 from pyro_manifold.infer.mcmc.running.symmetry_record import SymmetryRecord
+from pyro_manifold.infer.mcmc.running.warmup_draws import WarmupDraws
