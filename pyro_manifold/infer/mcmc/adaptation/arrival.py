@@ -17,8 +17,8 @@ _COLLAPSED = 1e-2
 def left_behind(energy: Tensor, coordinates: int) -> Tensor:
     """Return which chains are so far above the others that there is hardly any probability, ``(chains,)``.
 
-    Energies of draws differ by about the root of the number of coordinates; a chain is left if its energy is above the
-    median by more than ``coordinates + 50``, like the starts that `nearer_starts` replaces.
+    Energies of draws differ by about the root of the number of coordinates, in a funnel by more; a chain is left if its
+    energy is above the median by more than ``coordinates + 50``.
     """
     left = ~(energy - energy.median() <= coordinates + 50)
     return left & ~left.all()  # of energies that are not finite nothing is known

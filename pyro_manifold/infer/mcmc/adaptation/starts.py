@@ -36,13 +36,13 @@ def nearer_starts(
     the manifold. A point of the path stands for the probability that its `LocalGaussian` has a lower bound of: the
     lowest point can be a narrow mode, or on the way to a pole of the density, where there is ever less volume.
 
-    - A chain whose energy fell by less than $10 d + 500$ keeps its start.
+    - A chain whose energy fell by less than $10 d + 100$ keeps its start.
     - Otherwise it starts at a draw from the first Gaussian whose bound is within $d / 2 + 10$ of the path's greatest.
-    - A chain is lost if the greatest bound of its path is more than $d + 50$ below that of another path. It descends
+    - A chain is lost if the greatest bound of its path is more than $d + 20$ below that of another path. It descends
       again from other random values; a chain that is lost in each of four descents begins where another one does.
 
     Chains thus stay in the basins of attraction of their starts, but for basins without probability. Nothing is
-    compared if no energy fell so far and all end within $d + 50$ of the lowest, as those of most posteriors do.
+    compared if no energy fell so far and all end within $d + 20$ of the lowest, as those of most posteriors do.
 
     Source of the comparison: Zhang, Carpenter, Gelman & Vehtari, Pathfinder: parallel quasi-Newton variational
     inference, JMLR 2022.
@@ -58,19 +58,18 @@ def nearer_starts(
         return position
     chains = len(next(iter(position.values())))
     points = Points(position, Energies(potential, chains), manifolds)
-    nearly = points.dimension + 50
     paths = _descended(points, points.rows(position), random)
     if not _needs_comparison(paths.far, paths.end, points):
         return position
     greatest = paths.bound.max()
     for rounds in range(1, _MOST_ROUNDS):
-        lost = greatest - paths.bound > nearly
+        lost = greatest - paths.bound > _nearly(points)
         if not bool(lost.any()) and rounds * chains >= _FEWEST_PATHS:
             break
         others = _descended(points, points.rows(redraw()), random, compare=True)
         paths = paths.where(~lost | (others.bound <= paths.bound), others)
         greatest = torch.maximum(greatest, others.bound.max())
-    lost = greatest - paths.bound > nearly
+    lost = greatest - paths.bound > _nearly(points)
     return points.parts(paths.value[representatives(lost & ~lost.all())])
 
 
@@ -127,11 +126,16 @@ def _descended(points: Points[Block], start: Tensor, random: torch.Generator, co
 
 
 def _far(points: Points[Block]) -> int:
-    return 10 * points.dimension + 500
+    return 10 * points.dimension + 100
+
+
+def _nearly(points: Points[Block]) -> int:
+    """Largest difference of log probabilities between modes of which both may count; bounds are off by about d / 2."""
+    return points.dimension + 20
 
 
 def _needs_comparison(far: Tensor, end: Tensor, points: Points[Block]) -> bool:
-    return bool(far.any() | (end - end.min() > points.dimension + 50).any())
+    return bool(far.any() | (end - end.min() > _nearly(points)).any())
 
 
 def _still_decreases(energies: list[Tensor], coordinates: int) -> bool:
