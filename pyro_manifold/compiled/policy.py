@@ -11,7 +11,9 @@ _FIRST_ITERATION = 32
 _FIRST_ITERATION_PLANNED = 2
 _OPERATORS_OF_AN_ITERATION = 150
 _OPERATORS_WORTH_MAKING = 200_000
-"""Number of tensor operators that take one or two seconds, about the time to compile native code."""
+"""Number of tensor operators that take one or two seconds, about the time to compile native code of a short graph."""
+_PER_OPERATOR_OF_THE_GRAPH = 100
+"""Number of tensor operators that take as long as compiling one of a long graph."""
 
 
 class CompilationPolicy:
@@ -24,6 +26,7 @@ class CompilationPolicy:
     Args:
         make: compiles, given the state of the run; None if there is nothing to compile.
         operators: number of tensor operators of one step.
+        size: number of operators in the graph to compile.
         at_once: whether to compile before the first iteration, without counting.
         fits: returns whether compiled code, if in use, fits the settings, whose structure can change in warm-up.
 
@@ -39,10 +42,12 @@ class CompilationPolicy:
         make: Callable[[Any], None] | None,
         operators: int = 0,
         *,
+        size: int = 0,
         at_once: bool = False,
         fits: Callable[[], bool] = lambda: True,
     ) -> None:
         self._make, self._operators, self._at_once, self._fits = make, operators, at_once, fits
+        self._worth_making = _OPERATORS_WORTH_MAKING + size * _PER_OPERATOR_OF_THE_GRAPH
         self.work = self.planned = self.made = 0
 
     @property
@@ -68,7 +73,7 @@ class CompilationPolicy:
         self.work += _OPERATORS_OF_AN_ITERATION + steps * self._operators
         ahead = self.work / iteration * (self.planned - iteration) if self.planned else self.work
         earliest = _FIRST_ITERATION_PLANNED if self.planned else _FIRST_ITERATION
-        if iteration >= earliest and ahead > _OPERATORS_WORTH_MAKING:
+        if iteration >= earliest and ahead > self._worth_making:
             self.make(state)
 
     def make(self, state: Any) -> None:

@@ -45,7 +45,7 @@ class CodeChecks:
     def __init__(self, run: Checked, code: CompiledCode) -> None:
         self._run, self._parts = run, code.parts
         self._difference = code.density_difference or self._difference_of_density
-        self._operators = run.problem.operators
+        self._operators = run.problem.size
         self.graphs = {"density": run.problem.batched.graph, **{name: part.graph for name, part in code.parts.items()}}
 
     @property

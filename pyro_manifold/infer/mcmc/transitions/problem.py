@@ -131,9 +131,14 @@ class Problem:
         return self.density()(position)
 
     @property
-    def operators(self) -> int:
-        """Number of tensor operators of energy and gradient, where they are a graph; else 0."""
+    def size(self) -> int:
+        """Number of tensor operators in the graph of energy and gradient; 0 if there is no graph."""
         return self.batched.first.operators
+
+    @property
+    def operators(self) -> int:
+        """Number of tensor operators that torch runs for energy and gradient: none if their graph is native code."""
+        return 0 if self.batched.first.graph.backend == "native" else self.size
 
     @property
     def potential_of_one_chain(self) -> Potential | None:

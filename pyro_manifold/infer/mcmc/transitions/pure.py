@@ -154,8 +154,8 @@ class _Code(Generic[S, T]):
         if self._options is not None:
             return CompilationPolicy(self._by_torch, at_once=True)
         possible = self._problem.potential_of_one_chain is not None and native_code_is_allowed()
-        operators = _OPERATORS_OF_A_STEP + self._problem.operators
-        return CompilationPolicy(self._natively if possible else None, operators, fits=self._fits)
+        operators, size = _OPERATORS_OF_A_STEP + self._problem.operators, self._problem.size
+        return CompilationPolicy(self._natively if possible else None, operators, size=size, fits=self._fits)
 
     def _fits(self) -> bool:
         graph = self._executable.graph
