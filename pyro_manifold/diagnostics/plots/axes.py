@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Okabe & Ito 2008: distinguishable for all common forms of colour vision.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe & Ito 2008: distinguishable for all common forms of colour vision; grey, for light and dark, in place of black.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#888888")
 
 
 def axes_for(ax: Any, owner: str, size: tuple[float, float]) -> Any:
@@ -26,11 +26,18 @@ def axes_for(ax: Any, owner: str, size: tuple[float, float]) -> Any:
     return ax
 
 
-def halo() -> list[Any]:
-    """Return path effects that keep text legible over points and lines: a white outline."""
+def ink() -> Any:
+    """Return the colour of text in the style in use, which is light on dark axes."""
+    from matplotlib import rcParams
+
+    return rcParams["text.color"]
+
+
+def halo(ax: Any) -> list[Any]:
+    """Return path effects that keep text legible over points and lines: an outline in the colour of the axes."""
     from matplotlib.patheffects import withStroke
 
-    return [withStroke(linewidth=2, foreground="white")]
+    return [withStroke(linewidth=2, foreground=ax.get_facecolor())]
 
 
 def legend_below(ax: Any, points: float, **options: Any) -> Any:

@@ -15,6 +15,7 @@ from pyro_manifold.diagnostics.plots.axes import (
     check_one_site,
     groups_of,
     halo,
+    ink,
     labels_of,
     names_of,
     two_columns,
@@ -25,8 +26,6 @@ from pyro_manifold.diagnostics.plots.credible import (
     draw_ellipses,
     legend_of_ellipses,
 )
-
-_ARROWS = "0.15"
 
 
 def plot_biplot(
@@ -92,10 +91,10 @@ def plot_biplot(
         ax.scatter(*ellipses.centre[rows].T.numpy(), s=9, color=colour, linewidths=0, label=group, zorder=2)
     factor = float(ellipses.centre.norm(dim=-1).max() / arrows.mean(0).norm(dim=-1).max().clamp(min=1e-12)) or 1.0
     tips = credible_ellipses(factor * arrows, mass)
-    draw_ellipses(ax, tips, facecolor="none", edgecolor=_ARROWS, linewidth=0.6, alpha=0.35, zorder=2.5)
+    draw_ellipses(ax, tips, facecolor="none", edgecolor=ink(), linewidth=0.6, alpha=0.35, zorder=2.5)
     for tip in tips.centre.tolist():
         ax.annotate(
-            "", tip, (0, 0), arrowprops={"arrowstyle": "-|>", "color": _ARROWS, "lw": 1, "shrinkA": 0, "shrinkB": 0}
+            "", tip, (0, 0), arrowprops={"arrowstyle": "-|>", "color": ink(), "lw": 1, "shrinkA": 0, "shrinkB": 0}
         )
     ax.set(xlabel=f"score on column {shown[0] + 1}", ylabel=f"score on column {shown[1] + 1}", aspect="equal")
     ax.margins(0.08)
@@ -129,7 +128,7 @@ def _write_names(ax: Any, tips: Tensor, names: list[str]) -> None:
         length = max((x * x + y * y) ** 0.5, 1e-12)
         text = ax.annotate(
             name, (x, y), (5 * x / length, 5 * y / length), textcoords="offset points", fontsize="small",
-            ha="left" if x >= 0 else "right", va="center", color=_ARROWS, zorder=4, path_effects=halo(),
+            ha="left" if x >= 0 else "right", va="center", color=ink(), zorder=4, path_effects=halo(ax),
         )  # fmt: skip
         texts.append(text)
     _widen(ax, texts)

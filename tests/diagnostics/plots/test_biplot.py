@@ -116,3 +116,13 @@ def test_long_names_are_inside(loadings, scores):
             box = text.get_window_extent()
             assert inside.x0 <= box.x0
             assert box.x1 <= inside.x1
+
+
+def test_names_and_arrows_are_legible_in_a_dark_style(loadings, scores):
+    with plt.style.context("dark_background"):
+        ax = plot_biplot(loadings, scores)
+    for text in ax.texts:
+        outlines = [effect._gc["foreground"] for effect in text.get_path_effects()]
+        assert text.get_color() == "white"
+        assert all(outline == ax.get_facecolor() for outline in outlines)
+    assert ax.get_facecolor() == (0, 0, 0, 1)

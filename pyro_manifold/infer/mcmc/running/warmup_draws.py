@@ -37,14 +37,17 @@ class WarmupDraws:
     """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._values: list[dict[str, Tensor]] = []
         self._record = Record()
 
     def __call__(self, iteration: Iteration) -> None:
         if iteration.stage == "Sample":
             return
-        if iteration.index == 0:  # another run
-            self.__init__()  # type: ignore[misc]
+        if iteration.index == 0:
+            self._begin()
         # Values now, since warm-up can change the coordinates in which chains move.
         self._values.append({name: value.detach().clone() for name, value in iteration.values.items()})
         self._record.add({name: value.detach().clone() for name, value in iteration.statistics.items()})
