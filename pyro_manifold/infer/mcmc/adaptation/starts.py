@@ -36,7 +36,8 @@ def nearer_starts(
     the manifold. A point of the path stands for the probability that its `LocalGaussian` has a lower bound of: the
     lowest point can be a narrow mode, or on the way to a pole of the density, where there is ever less volume.
 
-    - A chain whose energy fell by less than $10 d + 100$ keeps its start.
+    - All keep their starts if the energy of none fell by more than $10 d + 500$, and else those whose energy fell by
+      less than $10 d + 100$: where a density is steep, chains can be trapped on a way that is not as long.
     - Otherwise it starts at a draw from the first Gaussian whose bound is within $d / 2 + 10$ of the path's greatest.
     - A chain is lost if the greatest bound of its path is more than $d + 20$ below that of another path. It descends
       again from other random values; a chain that is lost in each of four descents begins where another one does.
@@ -110,10 +111,10 @@ def _descended(points: Points[Block], start: Tensor, random: torch.Generator, co
         energies.append(state.energy)
         if len(energies) % _BETWEEN_CHECKS == 0 and not _still_decreases(energies, points.dimension):
             break
-        has_fallen = energies[0] - state.energy > _far(points)
-        if len(energies) % _BETWEEN_PLACES[len(energies) > 48] == 0 and bool(has_fallen.any()):
+        is_far = _far(energies[0] - state.energy, points)
+        if len(energies) % _BETWEEN_PLACES[len(energies) > 48] == 0 and bool(is_far.any()):
             compare_here()
-    far = energies[0] - state.energy > _far(points)
+    far = _far(energies[0] - state.energy, points)
     if compare or _needs_comparison(far, state.energy, points):
         compare_here()
     bound = torch.stack(bounds)
@@ -125,8 +126,10 @@ def _descended(points: Points[Block], start: Tensor, random: torch.Generator, co
     return _Paths(torch.stack(drawn)[chosen, torch.arange(len(far), device=far.device)], far, state.energy, greatest)
 
 
-def _far(points: Points[Block]) -> int:
-    return 10 * points.dimension + 100
+def _far(fall: Tensor, points: Points[Block]) -> Tensor:
+    """Return which chains are so far above the end of their descent that they do not begin at their starts."""
+    height = 10 * points.dimension
+    return (fall > height + 100) & (fall > height + 500).any()
 
 
 def _nearly(points: Points[Block]) -> int:
