@@ -230,15 +230,11 @@ def add_warmup(data: Any, draws: Mapping[str, Array], statistics: Mapping[str, A
 
     posterior, in_chains = data["posterior"], ("chain", "draw")
     sites = {name: ((*in_chains, *posterior[name].dims[2:]), x) for name, x in draws.items() if name in posterior}
-    used = {dimension for dimensions, _ in sites.values() for dimension in dimensions} - {"draw"}
-    own = {name: posterior.coords[name] for name in used if name in posterior.coords}
-    for group, variables, coordinates in (
-        ("warmup_posterior", sites, own),
-        ("warmup_sample_stats", {name: (in_chains, x) for name, x in statistics.items()}, {}),
-    ):
+    figures = {name: (in_chains, x) for name, x in statistics.items()}
+    for group, variables in {"warmup_posterior": sites, "warmup_sample_stats": figures}.items():
         count = next((x.shape[1] for _, x in variables.values()), 0)
-        found = Dataset(variables, {"chain": posterior.coords["chain"], "draw": np.arange(count), **coordinates})
-        _add_dataset(data, group, found)
+        labels = _labels(posterior, variables) | {"draw": np.arange(count)}
+        _add_dataset(data, group, Dataset(variables, labels))
 
 
 def _add_group(data: Any, group: str, arrays: Mapping[str, Array]) -> None:
@@ -247,9 +243,13 @@ def _add_group(data: Any, group: str, arrays: Mapping[str, Array]) -> None:
 
     posterior = data["posterior"]
     named = {name: (_dimensions(posterior[name], group, array), array) for name, array in arrays.items()}
-    used = {dimension for dimensions, _ in named.values() for dimension in dimensions}
-    found = Dataset(named, {name: posterior.coords[name] for name in used if name in posterior.coords})
-    _add_dataset(data, group, found)
+    _add_dataset(data, group, Dataset(named, _labels(posterior, named)))
+
+
+def _labels(posterior: Any, variables: Mapping[str, tuple[Sequence[str], Array]]) -> dict[str, Any]:
+    """Return the labels that the posterior has for the dimensions of variables."""
+    used = {dimension for dimensions, _ in variables.values() for dimension in dimensions}
+    return {name: posterior.coords[name] for name in used if name in posterior.coords}
 
 
 def _add_dataset(data: Any, group: str, found: Any) -> None:

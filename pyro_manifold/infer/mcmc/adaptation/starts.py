@@ -111,8 +111,8 @@ def _descended(points: Points[Block], start: Tensor, random: torch.Generator, co
         energies.append(state.energy)
         if len(energies) % _BETWEEN_CHECKS == 0 and not _still_decreases(energies, points.dimension):
             break
-        is_far = _far(energies[0] - state.energy, points)
-        if len(energies) % _BETWEEN_PLACES[len(energies) > 48] == 0 and bool(is_far.any()):
+        is_place = len(energies) % _BETWEEN_PLACES[len(energies) > 48] == 0
+        if is_place and bool(_far(energies[0] - state.energy, points).any()):
             compare_here()
     far = _far(energies[0] - state.energy, points)
     if compare or _needs_comparison(far, state.energy, points):

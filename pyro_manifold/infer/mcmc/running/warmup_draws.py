@@ -11,7 +11,7 @@ from pyro_manifold.infer.mcmc.running.record import Record
 
 
 class WarmupDraws:
-    """Keeps the iterations of warm-up, which `MCMC` discards, to see how chains arrived and what was adapted.
+    """Consumer that keeps the iterations of warm-up, to see how chains arrived and what was adapted.
 
     Pass it as one of the ``consumers`` of `MCMC`, and then to ``to_inferencedata(warmup=...)``, which adds the groups
     ``warmup_posterior`` and ``warmup_sample_stats``. Draws of warm-up are not draws of the posterior. They are in
