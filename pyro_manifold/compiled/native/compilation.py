@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,8 +29,8 @@ def compile_loop(
     carried: int,
     example: Sequence[Tensor],
     chains: int,
-    shared: Iterable[int] = (),
     *,
+    shared: int = 0,
     compared: int = _COMPARED_STEPS,
 ) -> NativeLoop:
     """Compile a loop of all chains, and compare it with the functions at the example.
@@ -42,7 +42,7 @@ def compile_loop(
         carried: number of tensors in a state.
         example: inputs, ``(chains or 1, ...)``.
         chains: number of chains.
-        shared: indices of the inputs that are always the same for all chains; these may be used as indices.
+        shared: number of the last inputs that are the same for all chains in every call; these may be used as indices.
         compared: number of steps of the comparison; 0 for none.
 
     Raises:
@@ -50,15 +50,15 @@ def compile_loop(
         ValueError: for functions that return no lists, a step that returns another state than it gets, or a loop that
             differs from its functions, as one does that draws random numbers or counts its calls.
     """
-    shared, example = list(shared), list(example)
+    example = list(example)
     check_rows("compile_loop", example)
     one = [value[:1].clone() for value in example]
     begun = _list("begin", begin, one)
     state, kept = begun[:carried], begun[carried:]
-    if len(state) < carried or any(not 0 <= number < len(example) for number in shared):
+    if len(state) < carried or not 0 <= shared <= len(example):
         raise ValueError(
             f"compile_loop: carried={carried} and shared={shared}, expected at most the {len(begun)} tensors "
-            f"that begin returns, and indices of the {len(example)} inputs."
+            f"that begin returns, and at most the {len(example)} inputs."
         )
     if compared:
         _check_state(_list("step", step, [*one, *state]), state)
@@ -68,7 +68,7 @@ def compile_loop(
         _graph(step, *one, *state),
         _graph(end, *one, *kept, *[value.clone() for value in state]),
         carried,
-        frozenset(shared),
+        _last(shared, example),
     )
     loop = NativeLoop(reusing(found), example, chains)
 
@@ -84,39 +84,43 @@ def compile_loop(
     return loop
 
 
-def compile_sum(function: FlatStep, example: Sequence[Tensor], chains: int, shared: Iterable[int] = ()) -> NativeLoop:
+def compile_sum(function: FlatStep, example: Sequence[Tensor], chains: int, *, shared: int = 0) -> NativeLoop:
     """Compile a function of one chain whose outputs are summed over chains; call it with 0 steps.
 
     Args:
         function: function from tensors of one chain, ``(1, ...)``, to others.
         example: inputs, ``(chains or 1, ...)``.
         chains: number of chains.
-        shared: indices of the inputs that are always the same for all chains; these may be used as indices.
+        shared: number of the last inputs that are the same for all chains in every call; these may be used as indices.
 
     Raises:
         UnsupportedOperatorError, NoSpeedupError, NoCompilerError: if it cannot be compiled.
     """
-    return _without_steps(function, example, chains, shared, summed=True)
+    return _without_steps(function, example, chains, shared=shared, summed=True)
 
 
 def compile_function(function: Callable[..., Sequence[Tensor]], example: Sequence[Tensor], chains: int) -> NativeLoop:
     """Compile a function of one chain as `compile_sum` does, with outputs of each chain, ``(chains, ...)``."""
-    return _without_steps(function, example, chains, (), summed=False)
+    return _without_steps(function, example, chains, summed=False)
 
 
 def _without_steps(
     function: Callable[..., Sequence[Tensor]],
     example: Sequence[Tensor],
     chains: int,
-    shared: Iterable[int],
     *,
     summed: bool,
+    shared: int = 0,
 ) -> NativeLoop:
     one = [value[:1].clone() for value in example]
     nothing = _graph(lambda *values: [], *one)
     end = _graph(function, *one)
     outputs = range(len(end.graph.output_node().args[0])) if summed else ()  # type: ignore[arg-type]
-    return NativeLoop(Loop(nothing, nothing, end, 0, frozenset(shared), frozenset(outputs)), example, chains)
+    return NativeLoop(Loop(nothing, nothing, end, 0, _last(shared, example), frozenset(outputs)), example, chains)
+
+
+def _last(number: int, inputs: Sequence[Tensor]) -> frozenset[int]:
+    return frozenset(range(len(inputs) - number, len(inputs)))
 
 
 def _graph(function: Callable[..., Sequence[Tensor]], *example: Tensor) -> fx.GraphModule:

@@ -123,7 +123,7 @@ class Objective:
         rows = [value.unsqueeze(0) for value in self._parameters]
         self._rows = [value.to(dtype).unsqueeze(0).clone() for value in batch.values()]
         inputs = [self.noise, *rows, *self._rows]
-        loop = compile_sum(of_one, inputs, self._particles, range(1 + count, len(inputs)))
+        loop = compile_sum(of_one, inputs, self._particles, shared=len(self._rows))
         self._native, self.outputs = loop.bound(0, inputs)
 
         def native(noise: Tensor, *others: Tensor) -> tuple[Tensor, ...]:

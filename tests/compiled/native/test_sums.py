@@ -23,14 +23,14 @@ def inputs(chains):
 @pytest.mark.parametrize("chains", [1, 3, 8, 11])
 def test_lanes_without_a_chain_do_not_count(chains):
     given = inputs(chains)
-    sums = compile_sum(function, given, chains, shared=[2])
+    sums = compile_sum(function, given, chains, shared=1)
     for found, each in zip(sums(0, *given), function(*given), strict=True):
         torch.testing.assert_close(found, each.sum(0))
 
 
 def test_a_bound_call_reads_its_memory_again():
     given = inputs(5)
-    call, outputs = compile_sum(function, given, 5, shared=[2]).bound(0, given)
+    call, outputs = compile_sum(function, given, 5, shared=1).bound(0, given)
     for _ in range(3):
         given[0].normal_()
         call()
@@ -40,6 +40,6 @@ def test_a_bound_call_reads_its_memory_again():
 
 def test_inputs_that_are_not_contiguous_are_refused():
     given = inputs(4)
-    sums = compile_sum(function, given, 4, shared=[2])
+    sums = compile_sum(function, given, 4, shared=1)
     with pytest.raises(ValueError, match="contiguous"):
         sums.bound(0, [given[0].T.contiguous().T, *given[1:]])

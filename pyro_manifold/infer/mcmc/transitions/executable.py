@@ -236,9 +236,8 @@ class Executable(Generic[S, T]):
             found = self._ended.tensors(transition.finish(after, before, settings, noise))
             return [value.clone() if any(value is x for x in values) else value for value in found]
 
-        shared = range(len(example) - batches, len(example))
         # Not compared here: `compile` compares it at all of its points.
-        return compile_loop(begin, step, end, len(carried), example, chains, shared, compared=0)
+        return compile_loop(begin, step, end, len(carried), example, chains, shared=batches, compared=0)
 
 
 def _with_steps(settings: T, num_steps: int) -> T:
