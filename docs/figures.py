@@ -21,11 +21,13 @@ sys.path.insert(0, str(ROOT))  # problems and examples are not installed
 from examples import (
     bayesian_pca,
     calibrated_network,
+    canonical_correlations,
     cointegration,
     collinear_regression,
     datasets,
     diffusion_tensors,
     envelope,
+    equity_factors,
     mental_tests,
     reduced_rank,
     sea_surface,
@@ -307,9 +309,11 @@ def main():
     (IMAGES / "bayesian_pca.nc").unlink()
     gallery = (
         mental_tests,
+        equity_factors,
         sea_surface,
         cointegration,
         reduced_rank,
+        canonical_correlations,
         social_networks,
         vectorcardiograms,
         diffusion_tensors,

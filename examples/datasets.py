@@ -37,6 +37,7 @@ WHEAT_SHA256 = "694f8a49ae2b4e7a7ae760bce0b50d74bd066b6fbeacfde446c484b27f9a560d
 MENTAL_TESTS_SHA256 = "449ee24f4042810dfb3d00437b062fc2ff0bf31a1a995954aff6fbabf9d88317"
 SEA_SURFACE_SHA256 = "04cd82503f2284f490eb92e9bf30bfd475d3c12210aca925dc0978f62ce50780"
 ACCOUNTS_SHA256 = "088652c118dca2d2b47b65168d8c618353d1d36dbc96dfe4e19a3acd25beead0"
+INDUSTRIES_SHA256 = "1b0ffd28601ad8f239fb963892bfa3ffacaaa5ae2a6f78bdbd7b7a1e8da70d57"
 # Downs' data as an R data frame, from a commit of a repository on GitHub.
 VECTORCARDIOGRAM = (
     "https://raw.githubusercontent.com/djhunter/quatview/ff4b915426937e78330c0b683a203a6a8b0ccbfd/"
@@ -49,6 +50,7 @@ NETWORKS_SHA256 = {
     "Les Misérables": "76f401b591c20644d1229ba247ae05dc145a1225facba2cedc2e9afd339021e8",
 }
 DIABETES_SHA256 = "839c546b0b4ac02c2e6cbe5e5c92313cefa993446c9733e9b49477cc3f96e104"
+EXERCISES_SHA256 = "62e41ff0d859f1a36bd2a187f7ed0489c06036fbe85c5c97a4f62d1db6baf6fe"
 DIGITS_SHA256 = "30aa855cd90427ff3c4996b3f40109597c57049f8a038cc52db1efeac8ad2e26"
 # Patients with AML; the files of expression do not contain the disease.
 AML = {*range(28, 39), 50, 51, 52, 53, 54, 57, 58, 60, 61, 62, 63, 64, 65, 66}
@@ -203,6 +205,25 @@ def sea_surface():
     return verified(table.iloc[:, 1:], SEA_SURFACE_SHA256, "statsmodels"), table["YEAR"].to_numpy(int)
 
 
+def industries():
+    """Return monthly returns ``(819, 12)`` of industries in excess of the riskless rate, January 1949 to March 2017.
+
+    Kenneth French's data library, as linearmodels has them; the file is read without importing the package.
+
+    Returns:
+        Returns, factors ``(819, 4)`` of the same months (market in excess, size, value, momentum), and names of both.
+    """
+    import pandas
+
+    path = distribution("linearmodels").locate_file("linearmodels/datasets/french/french.csv.bz2")
+    table = pandas.read_csv(path)
+    factors, codes = ["MktRF", "SMB", "HML", "Mom"], list(table.columns[6:18])
+    values = verified(table[["RF", *factors, *codes]], INDUSTRIES_SHA256, "linearmodels")
+    names = ["non-durables", "durables", "manufacturing", "energy", "chemicals", "computers", "telephone", "utilities"]
+    names += ["shops", "health", "finance", "other"]
+    return values[:, 5:] - values[:, :1], values[:, 1:5], names, ["market", "size", "value", "momentum"]
+
+
 def accounts():
     """Return logs ×100 of real GDP, consumption and investment of the United States ``(203, 3)``, and the quarters."""
     from statsmodels.datasets import macrodata
@@ -306,6 +327,15 @@ def diabetes():
     names = ["age", "sex", "body mass index", "blood pressure"]
     names += ["cholesterol", "LDL", "HDL", "cholesterol / HDL", "log triglycerides", "glucose", "progression"]
     return values[:, :4], values[:, 4:], names[:4], names[4:]
+
+
+def exercises():
+    """Return bodies and exercises of twenty men of a fitness club, ``(20, 3)`` each, and names of both; by Linnerud."""
+    from sklearn.datasets import load_linnerud
+
+    data = load_linnerud()
+    values = verified(np.column_stack([data.target, data.data]), EXERCISES_SHA256, "scikit-learn")
+    return values[:, :3], values[:, 3:], ["weight", "waist", "pulse"], ["chin-ups", "sit-ups", "jumps"]
 
 
 def digits():

@@ -145,8 +145,10 @@ def test_vectorcardiograms_of_a_file(monkeypatch, tmp_path):
 PACKAGED = [
     datasets.mental_tests,
     datasets.sea_surface,
+    datasets.industries,
     datasets.accounts,
     datasets.diabetes,
+    datasets.exercises,
     datasets.diffusion,
     partial(datasets.network, "karate club"),
     partial(datasets.network, "Les Misérables"),

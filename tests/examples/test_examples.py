@@ -4,16 +4,20 @@ import importlib
 import inspect
 from pathlib import Path
 
+import pyro
 import pytest
 import torch
+from pyro.distributions import MultivariateStudentT
 
 from examples import (
     calibrated_network,
+    canonical_correlations,
     cointegration,
     collinear_regression,
     datasets,
     diffusion_tensors,
     envelope,
+    equity_factors,
     mental_tests,
     reduced_rank,
     sea_surface,
@@ -58,6 +62,54 @@ def test_mental_tests(tmp_path, capsys):
     assert bool((oblique.correlations.mean((0, 1)) > 0.1).all())
     assert int(table.probability.idxmax()) == 2
     assert all((tmp_path / f"mental_tests{part}.png").stat().st_size > 10_000 for part in ("", "_evidence"))
+
+
+@pytest.mark.long
+def test_canonical_correlations(tmp_path, capsys):
+    few = ["--draws", "200", "--simulated", "2"]
+    mine, again, sample, limits = canonical_correlations.main(["--output", str(tmp_path), *few])
+    assert "correlation: posterior, statsmodels, bootstrap" in capsys.readouterr().out
+    assert abs(float(sample[0]) - 0.796) < 1e-3  # as published
+    assert float(mine[:, 0].mean()) < float(sample[0]) < float(again[:, 0].mean())
+    assert limits.shape == (2, 2, 3)
+    files = [tmp_path / f"canonical_correlations{part}.png" for part in ("", "_coverage")]
+    assert all(file.stat().st_size > 10_000 for file in files)
+
+
+def test_canonical_correlations_of_the_model_are_those_of_a_joint_covariance():
+    torch.manual_seed(0)
+    x, y = (values[:, :k].float() for k, values in zip((3, 2), canonical_correlations.simulated(20), strict=True))
+    trace = pyro.poutine.trace(canonical_correlations.model).get_trace(x, y)
+    trace.compute_log_prob()
+    U, W, rho, A, B = (trace.nodes[name]["value"] for name in ("U", "W", "correlations", "cholesky_x", "cholesky_y"))
+    A, B = trace.nodes["scales_x"]["value"][:, None] * A, trace.nodes["scales_y"]["value"][:, None] * B
+    between = A @ U @ rho.diag() @ W.mT @ B.mT
+    covariance = torch.cat([torch.cat([A @ A.mT, between], 1), torch.cat([between.mT, B @ B.mT], 1)])
+    mean = torch.cat([trace.nodes["mean_x"]["value"], trace.nodes["mean_y"]["value"]])
+    expected = torch.distributions.MultivariateNormal(mean, covariance).log_prob(torch.cat([x, y], 1)).sum()
+    found = trace.nodes["x"]["log_prob_sum"] + trace.nodes["y"]["log_prob_sum"]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.long
+def test_equity_factors(tmp_path, capsys):
+    few = ["--draws", "100", "--rank", "2", "--ranks", "1", "2", "--particles", "32"]
+    with pytest.warns(UserWarning, match="largest value tried"):
+        posterior, _, table = equity_factors.main(["--output", str(tmp_path), *few])
+    assert "angle to the span of the factors" in capsys.readouterr().out
+    assert posterior.shape == (400, 4)
+    assert float(posterior[:, 0].mean()) < 10  # the market
+    assert int(table.probability.idxmax()) == 2
+    assert all((tmp_path / f"equity_factors{part}.png").stat().st_size > 10_000 for part in ("", "_evidence"))
+
+
+def test_low_rank_student_t_is_that_of_pyro():
+    torch.manual_seed(0)
+    factor, variances, y = torch.randn(4, 2).double(), torch.rand(4).double() + 0.5, torch.randn(3, 4).double()
+    scale = torch.linalg.cholesky(factor @ factor.mT + variances.diag())
+    expected = MultivariateStudentT(torch.tensor(5.0).double(), torch.zeros(4).double(), scale)
+    found = equity_factors.LowRankStudentT(torch.tensor(5.0).double(), factor, variances)
+    torch.testing.assert_close(found.log_prob(y), expected.log_prob(y))
 
 
 @pytest.mark.long

@@ -17,6 +17,7 @@ from pyro_manifold.infer.mcmc.adaptation.mass_estimators import (
 )
 from pyro_manifold.infer.mcmc.adaptation.masses import Estimators, Masses, estimators
 from pyro_manifold.infer.mcmc.adaptation.particles import ParticleTuning, constant_gain, particle_tuning
+from pyro_manifold.infer.mcmc.adaptation.slow_direction import SlowDirection
 from pyro_manifold.infer.mcmc.adaptation.starts import nearer_starts
 from pyro_manifold.infer.mcmc.adaptation.step_size import FEWEST_STEPS, DualAveragingStepSize
 from pyro_manifold.infer.mcmc.adaptation.warmup import AdaptationSettings, WarmUp

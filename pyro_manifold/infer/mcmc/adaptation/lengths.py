@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_manifold.infer.mcmc.adaptation.jumps import Jumps, Transitions, of_all
+from pyro_manifold.infer.mcmc.adaptation.slow_direction import SlowDirection
 from pyro_manifold.infer.mcmc.transitions import ChainState, coordinates, weyl_sequence
 from pyro_manifold.store import Saved
 
@@ -30,6 +31,10 @@ _LEAST_OF_ENERGIES = 0.2  # lower bound of the second term, whose estimate is no
 
 LONGEST_LENGTH = 8 * math.pi
 """Upper limit; if steps cost nothing, noise would increase the length without limit."""
+
+
+Moments = tuple[Mapping[int, Jumps], Tensor]
+"""Jumps of each bin of lengths, and variances."""
 
 
 @dataclass
@@ -85,6 +90,10 @@ class LengthChoice(Saved):
     although it moves every coordinate. Jumps do not involve means, and variances are computed within chains, since
     chains may be in different symmetric modes.
 
+    Where coordinates are correlated, some combination of them is slower than each of them. So the fourth powers are
+    averaged over the coordinates, over the one combination that was slowest in the previous window, its
+    `SlowDirection`, and then over both averages.
+
     Coordinates that are identified only up to signs, order or rotations of columns are replaced by invariant
     `IdentifiedQuantities`: otherwise the slowest motion would be that of columns that swap. Other symmetries, as of
     a mixture, are not detected, and the coordinates are used unchanged.
@@ -101,7 +110,7 @@ class LengthChoice(Saved):
         fixed_cost: c, in leapfrog steps.
     """
 
-    changing = ("_window", "_window_before", "fixed_cost")
+    changing = ("_window", "_window_before", "_along", "_along_before", "_direction", "_next_direction", "fixed_cost")
 
     _longest_share = 1.8  # multiple of the present mean: covers most of the jitter around the longest candidate
     _shortest_share = 0.25
@@ -125,7 +134,8 @@ class LengthChoice(Saved):
             self._iterations_of_a_choice, math.ceil(self._transitions_of_a_choice / len(state.energy))
         )
         self._example = torch.zeros_like(self._functionals(state))
-        self._window, self._window_before = Transitions(self._example), Transitions(self._example)
+        self._direction, self._next_direction = self._example[0, :-1], SlowDirection(self._example[:, :-1])
+        self.forget()
 
     def end_window(self) -> None:
         """Start a new window and keep only the one just ended, as lengths are relative to the masses.
@@ -133,10 +143,18 @@ class LengthChoice(Saved):
         Between successive windows masses change little, and with few chains the transitions of both are needed.
         """
         self._window, self._window_before = Transitions(self._example), self._window
+        self._along, self._along_before = Transitions(self._example[:, -2:]), self._along
+        found = self._next_direction.find()
+        if found is not None:
+            self._direction = found
+        self._next_direction.clear()
 
     def forget(self) -> None:
         """Discard all transitions, which were made in other coordinates, and keep the mean length."""
         self._window, self._window_before = Transitions(self._example), Transitions(self._example)
+        self._along, self._along_before = (Transitions(self._example[:, -2:]) for _ in range(2))
+        self._direction = torch.zeros_like(self._direction)
+        self._next_direction.clear()
 
     def reset(self) -> None:
         """Discard all transitions and reset the mean length, after a large change of masses."""
@@ -162,7 +180,11 @@ class LengthChoice(Saved):
             after: state after the transition.
             moved: chains that were moved by the trajectory alone; None for all.
         """
-        self._window.add(self._bin(length), num_steps, self._functionals(before), self._functionals(after), moved)
+        index, previous, values = self._bin(length), self._functionals(before), self._functionals(after)
+        self._window.add(index, num_steps, previous, values, moved)
+        self._next_direction.add(previous[:, :-1], values[:, :-1])
+        if bool(self._direction.any()):
+            self._along.add(index, num_steps, self._projected(previous), self._projected(values), moved)
         if self._window.iterations % self._iterations_between_choices == 0:
             self.choose()
 
@@ -172,10 +194,10 @@ class LengthChoice(Saved):
         transitions = sum(window.iterations for window in windows) * len(self._example)
         if transitions < self._fewest_transitions:
             return
-        jumps, variances = of_all(windows)
-        doubt = self._doubt / transitions
+        found, doubt = of_all(windows), self._doubt / transitions
+        along = of_all((self._along, self._along_before)) if self._along.iterations else None
         costs = {
-            length: self._cost(length, jumps, variances) * (1 + doubt * abs(math.log2(length / INITIAL_LENGTH)))
+            length: self._cost(length, found, along) * (1 + doubt * abs(math.log2(length / INITIAL_LENGTH)))
             for length in self._candidates()
         }
         if math.isfinite(min(costs.values())):
@@ -185,27 +207,38 @@ class LengthChoice(Saved):
         """Return the functionals of a state, then its potential energy, ``(chains, functionals + 1)``."""
         return torch.cat([self._of_position(state), state.energy.unsqueeze(1)], 1)
 
+    def _projected(self, functionals: Tensor) -> Tensor:
+        """Return the functional along the slow direction, then the energy, ``(chains, 2)``."""
+        return torch.stack([functionals[:, :-1] @ self._direction, functionals[:, -1]], 1)
+
     def _candidates(self) -> list[float]:
         around = [self._lengths.mean * 2 ** (k * self._octaves_of_a_bin) for k in self._bins_of_candidates]
         shortest, longest = min(SHORTEST_LENGTH, self._lengths.mean), max(LONGEST_LENGTH, self._lengths.mean)
         return [length for length in around if shortest <= length <= longest]
 
-    def _cost(self, length: float, jumps_of: Mapping[int, Jumps], variances: Tensor) -> float:
-        """Compute the cost of a mean length, with jitter around it."""
+    def _cost(self, length: float, found: Moments, along: Moments | None) -> float:
+        """Compute the cost of a mean length, with jitter around it; ``along`` is of the slow direction, if any."""
+        steps, draws = self._draws(length, *found)
+        groups = [draws[:-1]] if along is None else [draws[:-1], self._draws(length, *along)[1][:-1]]
+        known = [group[group > 0] for group in groups]
+        if not all(len(group) for group in known):
+            return math.inf
+        slowest = torch.cat(known).max()
+        powers = torch.stack([(group / slowest).pow(self._order).mean() for group in known])
+        mean = slowest * powers.mean().pow(1 / self._order)
+        return (steps + self.fixed_cost) * float(mean + (2 * draws[-1] - 1).clamp(min=_LEAST_OF_ENERGIES))
+
+    def _draws(self, length: float, jumps_of: Mapping[int, Jumps], variances: Tensor) -> tuple[float, Tensor]:
+        """Estimate steps of a draw, and how many draws are one independent draw of each functional; 0: unknown."""
         shares = self._shares(length, jumps_of)
         total = sum(shares.values())
         if total < 0.5:
-            return math.inf
+            return math.inf, torch.zeros_like(variances)
         filed = [(share / total, jumps_of[index]) for index, share in shares.items()]
         steps = sum(share * jumps.steps / jumps.count for share, jumps in filed)
         moments = torch.stack([share * jumps.moments / jumps.count for share, jumps in filed]).sum(0)
         draws = torch.cat([12 * variances[:-1].square(), 2 * variances[-1:]]) / moments
-        coordinates = draws[:-1][moments[:-1] > 0]
-        if not len(coordinates):
-            return math.inf
-        slowest = coordinates.max()
-        mean = slowest * (coordinates / slowest).pow(self._order).mean().pow(1 / self._order)
-        return (steps + self.fixed_cost) * float(mean + (2 * draws[-1] - 1).clamp(min=_LEAST_OF_ENERGIES))
+        return steps, torch.where(moments > 0, draws, 0.0)
 
     def _shares(self, length: float, bins: Iterable[int]) -> dict[int, float]:
         """Compute the fraction of jittered lengths in each of these bins."""

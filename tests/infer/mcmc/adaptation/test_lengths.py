@@ -5,17 +5,20 @@ import math
 import pytest
 import torch
 
+from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 from pyro_manifold.infer.mcmc.adaptation import (
     INITIAL_LENGTH,
     SHORTEST_LENGTH,
     LengthChoice,
     Masses,
+    SlowDirection,
     TrajectoryLength,
     of_all,
     windows,
 )
 from pyro_manifold.infer.mcmc.mechanics import State
+from pyro_manifold.infer.mcmc.transitions import coordinates
 from tests.infer.mcmc.compilers import native_code
 from tests.infer.models import concentrated
 
@@ -36,15 +39,17 @@ def state(position, frequencies):
     return State({("x",): position}, {}, 0.5 * (frequencies * position).square().sum(1), {})
 
 
-def chosen(initial_length, frequencies, step, iterations=400, chains=16):
+def chosen(initial_length, frequencies, step, iterations=400, chains=16, functionals=coordinates):
     lengths = TrajectoryLength(initial_length, 0.5)
     position = torch.randn(chains, len(frequencies)) / frequencies
-    choice = LengthChoice(lengths, state(position, frequencies))
+    choice = LengthChoice(lengths, state(position, frequencies), functionals)
     for iteration in range(1, iterations + 1):
         length = choice.draw(iteration)
         following = step(position, length, frequencies)
         choice.update(length, max(1, int(length / 0.1)), state(position, frequencies), state(following, frequencies))
         position = following
+        if iteration in (iterations // 4, iterations // 2):
+            choice.end_window()
     return lengths.mean
 
 
@@ -65,6 +70,57 @@ def test_one_slow_direction_among_hundreds_is_heeded():
     frequencies = torch.ones(300)
     frequencies[0] = 0.2
     assert chosen(math.pi, frequencies, oscillator) > 1.4 * chosen(math.pi, torch.ones(300), oscillator)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slow_direction_is_heeded_that_is_no_coordinate(seed):
+    """Of the variance of each of 100 coordinates it is a fifth, so that their jumps hardly depend on it."""
+    torch.manual_seed(seed)
+    rotation, frequencies = StiefelUniform(100, 100).sample(), torch.ones(100)
+    frequencies[0] = 0.2
+    rotated = chosen(math.pi, frequencies, oscillator, functionals=lambda found: coordinates(found) @ rotation)
+    assert rotated > 1.4 * chosen(math.pi, torch.ones(100), oscillator)
+
+
+def test_the_slow_direction_is_that_of_least_change():
+    torch.manual_seed(0)
+    rotation, frequencies = StiefelUniform(40, 40).sample(), torch.ones(40)
+    frequencies[0] = 0.2
+    position = torch.randn(8, 40) / frequencies
+    found = SlowDirection(position)
+    for _ in range(300):
+        following = oscillator(position, 2.0, frequencies)
+        found.add(position @ rotation, following @ rotation)
+        position = following
+    weights = (rotation @ found.find()) / frequencies  # of independent variables with variance 1
+    assert weights[0].abs() > 0.95 * weights.norm()  # its correlation with the slow one
+    assert weights.norm() == pytest.approx(1.0, rel=0.3)
+
+
+def test_there_is_no_slow_direction_of_few_transitions_or_of_constants():
+    found = SlowDirection(torch.zeros(2, 3))
+    for _ in range(20):
+        found.add(torch.randn(2, 3), torch.randn(2, 3))
+    assert found.find() is None
+    found.clear()
+    for _ in range(300):
+        found.add(torch.ones(2, 3), torch.ones(2, 3))
+    assert found.find() is None
+    assert SlowDirection(torch.zeros(1, 300_000)).find() is None
+
+
+def test_the_slow_direction_is_found_from_every_second_transition_of_a_long_window():
+    """As many are kept as fit, from all of the window; a restored object goes on as the first."""
+    found, again = (SlowDirection(torch.zeros(2, 5)) for _ in range(2))
+    for number in range(1500):
+        if number == 700:
+            again.load_state_dict(found.state_dict())
+        values = torch.full((2, 5), float(number))
+        for each in (found, again) if number >= 700 else (found,):
+            each.add(values, values)
+    kept = found._draws[: found._count, 0, 0, 0]
+    assert torch.equal(kept, torch.arange(7.0, 1500.0, 8.0))
+    assert torch.equal(kept, again._draws[: again._count, 0, 0, 0])
 
 
 def test_no_length_below_a_quarter_of_a_period_is_chosen():
