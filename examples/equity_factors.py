@@ -42,8 +42,8 @@ class LowRankStudentT(dist.TorchDistribution):
     support = dist.constraints.real_vector
 
     def __init__(self, df, factor, variances):
-        zeros = torch.zeros(factor.shape[-2])
-        self.df, self.normal = df, dist.LowRankMultivariateNormal(zeros, factor, variances, validate_args=False)
+        zeros, self.df = torch.zeros(factor.shape[-2]), df
+        self.normal = dist.LowRankMultivariateNormal(zeros, factor, variances, validate_args=False)
         super().__init__(self.normal.batch_shape, self.normal.event_shape, validate_args=False)
 
     def log_prob(self, y):
