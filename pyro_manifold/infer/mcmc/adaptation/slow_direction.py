@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_manifold.store import Saved
+from pyro_manifold.store import Saved, Serialisable, check_entries, restored
 
 _ENTRIES = 200_000
 """Largest number of values before and after transitions that are kept: of every second, fourth ... one if necessary."""
@@ -36,7 +36,7 @@ class SlowDirection(Saved):
         functionals: ``(chains, functionals)``, used for its shape and dtype.
     """
 
-    changing = ("_draws", "_count", "_every", "_seen")
+    changing = ("_count", "_every", "_seen")
 
     def __init__(self, functionals: Tensor) -> None:
         rows = min(256, _ENTRIES // max(1, functionals.numel()))
@@ -77,3 +77,13 @@ class SlowDirection(Saved):
         changes = jumps @ components
         slowest = torch.linalg.eigh(changes.mT @ changes).eigenvectors[:, 0]
         return components @ slowest
+
+    def state_dict(self) -> dict[str, Serialisable]:
+        """Return the mutable state, with the rows in use alone: none after warm-up."""
+        return {**super().state_dict(), "draws": self._draws[: self._count].clone()}
+
+    def load_state_dict(self, saved: dict[str, Serialisable]) -> None:
+        check_entries(saved, ["draws"], "the slow direction")
+        super().load_state_dict(saved)
+        rows = self._draws[: self._count]
+        rows.copy_(restored(rows, saved["draws"], "draws"))
