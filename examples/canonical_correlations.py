@@ -107,13 +107,14 @@ def coverage(count, n, draws):
 
 def report(x, y, mine, again):
     print("\ncorrelation: posterior, statsmodels, bootstrap")
-    for k, value in enumerate(CanCorr(y.numpy(), x.numpy()).cancorr):
+    found = CanCorr(y.numpy(), x.numpy())
+    for k, value in enumerate(found.cancorr):
         cells = [
             "{:.2f} [{:.2f}, {:.2f}]".format(each[:, k].mean(), *each[:, k].quantile(LIMITS[::2]))
             for each in (mine, again)
         ]
         print(f"{k + 1}: {cells[0]}   {value:.2f}   {cells[1]}")
-    print(CanCorr(y.numpy(), x.numpy()).corr_test().stats)
+    print(found.corr_test().stats)
 
 
 def report_of_coverage(limits):

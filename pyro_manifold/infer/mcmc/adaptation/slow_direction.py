@@ -49,17 +49,16 @@ class SlowDirection(Saved):
 
     def add(self, before: Tensor, after: Tensor) -> None:
         """Add a transition of all chains, ``(chains, functionals)`` each."""
-        self._seen += 1
-        if not len(self._draws) or self._seen % self._every:
+        if not len(self._draws):
             return
+        self._seen += 1
         if self._count == len(self._draws):
             half = self._draws[1::2].clone()
             self._count, self._every = len(half), 2 * self._every
             self._draws[: len(half)] = half
-            if self._seen % self._every:
-                return
-        self._draws[self._count] = torch.stack([before, after])
-        self._count += 1
+        if self._seen % self._every == 0:
+            self._draws[self._count] = torch.stack([before, after])
+            self._count += 1
 
     def find(self) -> Tensor | None:
         """Return weights of the functionals, ``(functionals,)``, of a direction of variance 1; None without draws."""
