@@ -250,7 +250,7 @@ def best_gaussians(points: Points[Block], start: Tensor, random: torch.Generator
         gaussian = LocalGaussian.of_path(points, state)
         _, bound = gaussian.draws_and_bound(random)
         if bool((bound > bounds).any()):  # more draws, since the largest of many bounds is one that is too large
-            _, bound = gaussian.draws_and_bound(random, _COMPARED)
+            bound, _ = _plausible_bound(gaussian, random)
         better = bound > bounds
         best, bounds = gaussian.where(better, best), torch.maximum(bound, bounds)
         since_better = 0 if bool(better.any()) else since_better + 1
@@ -261,7 +261,7 @@ def best_gaussians(points: Points[Block], start: Tensor, random: torch.Generator
         return best, bounds
     exact = best.with_exact_curvature()
     # The largest of many estimates is too large: both are estimated again. Where they tie, weights that vary less win.
-    (bounds, error), (others, other_error) = (each.bound(random, _COMPARED) for each in (best, exact))
+    (bounds, error), (others, other_error) = (_plausible_bound(each, random) for each in (best, exact))
     tie = (bounds - others).abs() <= 2 * (error**2 + other_error**2).sqrt()
     kept = torch.where(tie, error < other_error, bounds > others)
     return best.where(kept, exact), torch.where(kept, bounds, others)
@@ -318,7 +318,18 @@ def same_mode(points: Points[Block], centres: Tensor) -> Tensor:
     return found
 
 
+def _plausible_bound(gaussian: LocalGaussian, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return the bound of each path and its standard error; -inf where energies are no more than rounding errors."""
+    bound, error = gaussian.bound(random, _COMPARED)
+    return torch.where(error < _implausible(gaussian.points), bound, -torch.inf), error
+
+
 def _is_plausible(energy: Tensor, points: Points[Block]) -> Tensor:
     """Return whether draws are no poles or overflows of the density, which have energies far below all others."""
     typical = energy[energy.isfinite()].median() if bool(energy.isfinite().any()) else energy.new_zeros(())
-    return energy > typical - 10 * points.dimension - 500
+    return energy > typical - _implausible(points)
+
+
+def _implausible(points: Points[Block]) -> float:
+    """Return a difference of energies, in nats, that no draws of one Gaussian have."""
+    return 10.0 * points.dimension + 500

@@ -1,5 +1,6 @@
 """Pathfinder: exact for Gaussians, weighted draws for other densities, and what it says where neither helps."""
 
+import itertools
 import warnings
 
 import pyro
@@ -179,6 +180,23 @@ def test_modes_have_their_masses(far, weight):
         found = pathfinder(two_modes, far, weight)
         shares.append(float((found.get_samples()["x"] > far - 1.5).double().mean()))
     assert all(abs(share - weight) < 0.02 for share in shares), shares
+
+
+def normal_with_rounding_errors():
+    """A standard normal whose log density has large rounding errors far away, as it has where a noise scale is 1e-40."""
+    x = pyro.sample("x", dist.ImproperUniform(dist.constraints.real, (), ()))
+    rounding = 1e6 * torch.sin(1e6 * x.detach())
+    pyro.factor("density", torch.where(x > 20, rounding - (x - 25).square() / 20, -x.square() / 2))
+
+
+def test_a_path_among_rounding_errors_is_left_out():
+    starts = itertools.cycle([25.0, 1.0, 1.0, 1.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SamplerWarning)
+        for seed in range(3):
+            pyro.set_rng_seed(seed)
+            found = pathfinder(normal_with_rounding_errors, init_strategy=lambda site: torch.tensor(next(starts)))
+            assert found.get_samples()["x"].abs().max() < 10
 
 
 def test_signs_of_columns_are_equally_likely():
