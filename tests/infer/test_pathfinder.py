@@ -183,7 +183,7 @@ def test_modes_have_their_masses(far, weight):
 
 
 def normal_with_rounding_errors():
-    """A standard normal whose log density has large rounding errors far away, as it has where a noise scale is 1e-40."""
+    """A standard normal whose log density has large rounding errors far away, as where a noise scale is 1e-40."""
     x = pyro.sample("x", dist.ImproperUniform(dist.constraints.real, (), ()))
     rounding = 1e6 * torch.sin(1e6 * x.detach())
     pyro.factor("density", torch.where(x > 20, rounding - (x - 25).square() / 20, -x.square() / 2))
