@@ -97,6 +97,9 @@ def test_the_site(browser, tmp_path):
         assert paths & listed, "the page of the module has the anchor that the name had there before it had a page"
     assert set(entries) <= set().union(*public_names()), "each entry is a public name"
     assert not [entry for view in pages.values() for entry in view["members"] if ".__" in entry or "._" in entry]
+    kernel = (tmp_path / "reference/infer/OHMC/index.html").read_text()
+    assert "https://docs.pytorch.org/docs/stable/tensors.html#torch.Tensor" in kernel, "signatures link to torch"
+    assert f"pyro_manifold {pyro_manifold.__version__}" in kernel, "pages have the version"
     assert 1 < len(pages[""]["parts"]) <= 8, "a reader chooses between few parts"
 
 
