@@ -11,7 +11,7 @@ from torch.func import functional_call, functionalize
 from torch.fx import Graph, GraphModule, Node
 
 from pyro_manifold.compiled.modules import LazyGraphModule
-from pyro_manifold.compiled.rewriting import ATEN, Rules, call, example, is_elementwise, is_in_place, rewrite
+from pyro_manifold.compiled.rewriting import ATEN, Rules, call, example, is_in_place, rewrite
 from pyro_manifold.compiled.tracing import trace
 
 _COMPARISONS = {"eq_", "ge_", "gt_", "le_", "lt_", "ne_"}
@@ -79,11 +79,16 @@ def _is_new(node: Node) -> bool:
 
 def _keeps_kind(node: Node) -> bool:
     """Return whether an elementwise operator that is not in place has a result of the dtype and layout of the first."""
+    name = _name(node)
     first, *others = [example(source) for source in node.all_input_nodes]
+    others = others[1:] if name == "masked_fill_" else others  # the mask
     if first is None or not first.is_contiguous() or not all(x is not None and x.dtype == first.dtype for x in others):
         return False
-    name = str(node.target).removeprefix("aten.").partition(".")[0]
     return first.dtype == torch.bool or not (name.startswith("logical_") or name in _COMPARISONS)
+
+
+def _name(node: Node) -> str:
+    return str(node.target).removeprefix("aten.").partition(".")[0]
 
 
 def _copy_of_new_values(module: GraphModule, node: Node) -> Node | None:
@@ -97,14 +102,19 @@ def _copy_of_new_values(module: GraphModule, node: Node) -> Node | None:
 
 def _not_in_place(node: Node) -> Any:
     """Return the operator that computes what an elementwise operator writes; None for any other node."""
-    operator: Any = node.target
-    name = str(operator).removeprefix("aten.").partition(".")[0]
-    if not is_elementwise(node) or not is_in_place(node) or not name.endswith("_"):
+    name = _name(node)
+    if node.op != "call_function" or not is_in_place(node) or not name.endswith("_"):
         return None
     packet = getattr(ATEN, name[:-1], None)
     overloads = [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
     # Overloads are matched by arguments, since their names may differ: pow_.Scalar is pow.Tensor_Scalar.
-    return next((overload for overload in overloads if _arguments(overload) == _arguments(operator)), None)
+    found = (overload for overload in overloads if _arguments(overload) == _arguments(node.target))
+    # The tags are those of the result: of torch's operators in place, masked_fill_ is not marked as elementwise.
+    return next((overload for overload in found if _is_elementwise_function(overload.tags)), None)
+
+
+def _is_elementwise_function(tags: Container[Any]) -> bool:
+    return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
 
 
 def _arguments(operator: Any) -> list[tuple[str, str]]:

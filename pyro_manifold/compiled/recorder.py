@@ -8,12 +8,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
-from torch.fx.node import map_aggregate
+from torch.fx.node import map_aggregate, map_arg
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -86,10 +86,30 @@ class Recorder(TorchDispatchMode):
                 if node.op == "get_attr":
                     copies[node] = self._constant(getattr(graph, str(node.target)))
                 elif node.op == "call_function":
-                    copies[node] = self._graph.node_copy(node, copies.__getitem__)
+                    copies[node] = self._copied(node, copies)
             results: Any = graph.graph.output_node().args[0]
             for node, value in zip(results, outputs, strict=True):
                 self._nodes[value] = copies[node]
+
+    def _copied(self, node: fx.Node, copies: Mapping[fx.Node, Any]) -> Any:
+        """Return the copy of a node, or what its operator is decomposed into; a tuple of nodes for several results."""
+        if node.target is operator.getitem:
+            source, place = cast("tuple[fx.Node, int]", node.args)
+            if isinstance(copies[source], tuple | list):
+                return copies[source][place]
+        decomposition = self._decompositions.get(node.target)
+        if decomposition is None or not node.all_input_nodes:
+            return self._graph.node_copy(node, copies.__getitem__)
+
+        def stand_in(source: fx.Node) -> Tensor:
+            value = one_like(source)
+            self._nodes[value] = copies[source]
+            return value
+
+        args, kwargs = map_arg((node.args, node.kwargs), stand_in)
+        with self:
+            result = decomposition(*args, **kwargs)
+        return map_aggregate(result, self._recorded_part)
 
     def _by_mask(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Replace a mask by the indices where it is true, if it is the same for all inputs."""
@@ -156,6 +176,12 @@ class Recorder(TorchDispatchMode):
         name = f"_generator{len(self._graph.nodes)}"
         setattr(self._constants, name, value)
         return self._graph.create_node("get_attr", name)
+
+
+def one_like(node: fx.Node) -> Tensor:
+    """Return ones of the shape, strides, dtype and device of the value of a node."""
+    value = node.meta["val"]
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=node.meta["device"]).fill_(1)
 
 
 def active_recorder() -> Recorder | None:

@@ -105,6 +105,22 @@ def copied(
     return of_values
 
 
+def copied_alone(graph: fx.GraphModule) -> Callable[..., tuple[Tensor, ...]]:
+    """Return the function of a graph, of which traces have a copy, and their outputs no values but ones.
+
+    A trace with its operators takes as long as ten evaluations.
+    """
+
+    def ones(*_: Tensor) -> tuple[Tensor, ...]:
+        from pyro_manifold.compiled.recorder import one_like
+
+        outputs: Any = graph.graph.output_node().args[0]
+        return tuple(map(one_like, outputs))
+
+    # Interpreted, since writing the graph's code in Python and compiling that takes longer than one evaluation.
+    return copied(graph, ones, fx.Interpreter(graph).run)
+
+
 def by_make_fx(
     function: Callable[..., Any], example: tuple[Tensor, ...], decompositions: Mapping[Any, Callable[..., Any]]
 ) -> fx.GraphModule:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 
 from pyro_manifold.compiled.agreement import FlatFunction
 from pyro_manifold.compiled.large_matrices import LARGEST_IN_BATCH
@@ -29,7 +29,7 @@ from pyro_manifold.compiled.passes import (
     simplified,
 )
 from pyro_manifold.compiled.rewriting import ATEN, example, writes
-from pyro_manifold.compiled.tracing import copied, trace
+from pyro_manifold.compiled.tracing import copied, copied_alone, trace
 from pyro_manifold.compiled.verified import Labels, Verified
 
 _LARGEST_KEPT_BLOCK = 32 * 2**20 - 2**12  # bytes that glibc keeps in its heap; larger blocks fault page by page
@@ -167,9 +167,8 @@ class Vectorised(Verified):
         if len(graph.graph.nodes) < at_least:
             raise NoSpeedupError("it is short")
 
-        # Interpreted, since writing the graph's code in Python and compiling that takes longer than one evaluation.
         rows = len(self._example[0])
-        code = compile_function(self._with_row_dimension(Interpreter(graph).run), self._example, rows)
+        code = compile_function(self._with_row_dimension(copied_alone(graph)), self._example, rows)
 
         def of_code(*values: Tensor) -> tuple[Tensor, ...]:
             return tuple(value[:1].clone() for value in code(0, *[x.expand(rows, *x.shape[1:]) for x in values]))

@@ -10,6 +10,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_manifold.compiled import FORWARD_MODE, recorder_works, run, trace
+from pyro_manifold.compiled.native.decompositions import decompositions
+from pyro_manifold.compiled.tracing import copied_alone
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import OHMC
 from tests.infer.mcmc.compilers import native_code
@@ -120,6 +122,28 @@ def test_graphs_have_the_operators_and_values_of_torchs_own(function):
     assert _operators(graph) == _operators(own)
     for point in (x, other, x):  # twice the same: nothing is left behind in constants
         torch.testing.assert_close(graph(point), function(point))
+
+
+def of_several_results(x):
+    first = torch.ops.aten.log_sigmoid_forward(x)[0]
+    parts = torch.ops.aten.unsafe_split.Tensor(x, 1)
+    normalised = torch.ops.aten.native_layer_norm(x.outer(x), [3], None, None, 1e-3)
+    return first, torch.stack([parts[0], parts[2]]), *normalised
+
+
+@pytest.mark.parametrize("function", [in_place, of_derivatives, of_many_outputs, of_rows, curve, of_several_results])
+def test_a_copied_graph_is_decomposed_as_the_function_is(function):
+    x, other = torch.tensor([[0.3, -0.2, 0.5], [-0.1, 0.7, 0.2]], dtype=torch.float64).unbind()
+
+    def flat(x):
+        return tuple(torch.utils._pytree.tree_leaves(function(x)))
+
+    copy = copied_alone(trace(flat, x))
+    graph = trace(lambda x: copy(x), x, decompositions=decompositions())
+    assert not {node.target for node in graph.graph.nodes if node.all_input_nodes} & decompositions().keys()
+    for point in (x, other, x):
+        for found, expected in zip(graph(point), flat(point), strict=True):
+            torch.testing.assert_close(found, expected)
 
 
 def _operators(graph):
