@@ -28,6 +28,6 @@ from pyro_manifold.compiled.policy import CompilationPolicy
 from pyro_manifold.compiled.refusals import NotTraced
 from pyro_manifold.compiled.rewriting import ATEN, call, rewrite, writes
 from pyro_manifold.compiled.rounding import with_other_rounding
-from pyro_manifold.compiled.tracing import recorder_works, trace
+from pyro_manifold.compiled.tracing import copied_graph, recorder_works, trace
 from pyro_manifold.compiled.vectorisation import Vectorised, vectorise
 from pyro_manifold.compiled.verified import Labels, NotAFunctionError, Verified, compiled, reason

@@ -105,7 +105,7 @@ def copied(
     return of_values
 
 
-def copied_alone(graph: fx.GraphModule) -> Callable[..., tuple[Tensor, ...]]:
+def copied_graph(graph: fx.GraphModule) -> Callable[..., tuple[Tensor, ...]]:
     """Return the function of a graph, of which traces have a copy, and their outputs no values but ones.
 
     A trace with its operators takes as long as ten evaluations.

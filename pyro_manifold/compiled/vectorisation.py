@@ -29,7 +29,7 @@ from pyro_manifold.compiled.passes import (
     simplified,
 )
 from pyro_manifold.compiled.rewriting import ATEN, example, writes
-from pyro_manifold.compiled.tracing import copied, copied_alone, trace
+from pyro_manifold.compiled.tracing import copied, copied_graph, trace
 from pyro_manifold.compiled.verified import Labels, Verified
 
 _LARGEST_KEPT_BLOCK = 32 * 2**20 - 2**12  # bytes that glibc keeps in its heap; larger blocks fault page by page
@@ -168,7 +168,7 @@ class Vectorised(Verified):
             raise NoSpeedupError("it is short")
 
         rows = len(self._example[0])
-        code = compile_function(self._with_row_dimension(copied_alone(graph)), self._example, rows)
+        code = compile_function(self._with_row_dimension(copied_graph(graph)), self._example, rows)
 
         def of_code(*values: Tensor) -> tuple[Tensor, ...]:
             return tuple(value[:1].clone() for value in code(0, *[x.expand(rows, *x.shape[1:]) for x in values]))

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pyro_manifold.compiled import FORWARD_MODE, recorder_works, run, trace
-from pyro_manifold.compiled.native.decompositions import decompositions
-from pyro_manifold.compiled.tracing import copied_alone
+from pyro_manifold.compiled import FORWARD_MODE, copied_graph, recorder_works, run, trace
+from pyro_manifold.compiled.native import decompositions
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import OHMC
 from tests.infer.mcmc.compilers import native_code
@@ -138,7 +137,7 @@ def test_a_copied_graph_is_decomposed_as_the_function_is(function):
     def flat(x):
         return tuple(torch.utils._pytree.tree_leaves(function(x)))
 
-    copy = copied_alone(trace(flat, x))
+    copy = copied_graph(trace(flat, x))
     graph = trace(lambda x: copy(x), x, decompositions=decompositions())
     assert not {node.target for node in graph.graph.nodes if node.all_input_nodes} & decompositions().keys()
     for point in (x, other, x):

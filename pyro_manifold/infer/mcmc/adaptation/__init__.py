@@ -4,7 +4,7 @@ from pyro_manifold.infer.mcmc.adaptation.adapter import Adaptation, Adapter, War
 from pyro_manifold.infer.mcmc.adaptation.arrival import left_behind, representatives, warn_of_collapse
 from pyro_manifold.infer.mcmc.adaptation.centring import Centring, Recentred
 from pyro_manifold.infer.mcmc.adaptation.chain_step_sizes import ChainStepSizes
-from pyro_manifold.infer.mcmc.adaptation.jumps import of_all
+from pyro_manifold.infer.mcmc.adaptation.jumps import Transitions, of_all
 from pyro_manifold.infer.mcmc.adaptation.lengths import INITIAL_LENGTH, SHORTEST_LENGTH, LengthChoice, TrajectoryLength
 from pyro_manifold.infer.mcmc.adaptation.low_rank_masses import LowRankEstimator, geometric_mean, may_have_directions
 from pyro_manifold.infer.mcmc.adaptation.mass_estimators import (

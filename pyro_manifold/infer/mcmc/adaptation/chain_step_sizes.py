@@ -81,15 +81,17 @@ class ChainStepSizes(Adapter[T]):
     def learn(self, seen: WarmUpIteration) -> None:
         acceptance, arrived = seen.statistics["acceptance_rate"], seen.arrived
         arrived = torch.ones_like(acceptance, dtype=torch.bool) if arrived is None else arrived
-        if self._backs_off(seen.number):
+        failed = self._failed(seen.statistics) if self._backs_off(seen.number) else None
+        if failed is not None and bool(failed.any() | (self.share < 1).any()):
             share = self.share
-            self.share = torch.where(self._failed(seen.statistics), share / 2, 1.2 * share).clamp(max=1)
+            self.share = torch.where(failed, share / 2, 1.2 * share).clamp(max=1)
             full = bool((share[arrived] == 1).any())
             self._iterations_without_full_step = 0 if full else self._iterations_without_full_step + 1
             if 0 < self._iterations_without_full_step <= self._patience:
                 return
             acceptance = (share * acceptance)[arrived & (share == share[arrived].max())]
-        else:
+        else:  # full steps, of all chains
+            self._iterations_without_full_step = 0
             acceptance = acceptance[arrived]
         if seen.number - 1 in self._adapting:
             # At its upper bound ε must not be increased further: the dual average would lag behind.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,27 +53,38 @@ class Transitions(Saved):
         self._means = torch.zeros_like(functionals)
         self.squares = torch.zeros_like(functionals[0])
 
-    def add(self, index: int, num_steps: int, previous: Tensor, values: Tensor, moved: Tensor | None = None) -> None:
-        """Add one transition of all chains to the bin with this index.
+    def add(
+        self, bins: Sequence[int], steps: Sequence[int], previous: Tensor, values: Tensor, moved: Tensor | None = None
+    ) -> None:
+        """Add several transitions of all chains, which costs hardly more than one.
 
         Args:
-            index: the bin.
-            num_steps: number of leapfrog steps.
-            previous: functionals before the transition, ``(chains, functionals)``.
+            bins: index of the bin of each transition.
+            steps: its number of leapfrog steps.
+            previous: functionals before each transition, ``(transitions, chains, functionals)``.
             values: functionals after it.
-            moved: chains that were moved by the trajectory alone, ``(chains,)``, whose jumps count; None for all.
+            moved: chains that were moved by the trajectory alone, ``(transitions, chains)``, whose jumps count; None
+                for all.
         """
-        self.iterations += 1
-        deviation = values - self._means
-        self._means = self._means + deviation / self.iterations
-        self.squares = self.squares + (deviation * (values - self._means)).mean(0)
-        jump = (values - previous).square()
-        if moved is not None:
-            if not bool(moved.any()):
-                return
-            jump = jump[moved]
-        moments = torch.cat([jump[:, :-1].square(), jump[:, -1:]], 1).mean(0)
-        self.jumps.setdefault(index, self._none()).add(1, num_steps, moments)
+        added, mean = len(bins), values.mean(0)
+        self.iterations += added
+        shift = mean - self._means
+        between = shift.square() * (added * (1 - added / self.iterations))
+        self._means = self._means + shift * (added / self.iterations)
+        self.squares = self.squares + ((values - mean).square().sum(0) + between).mean(0)
+        jumps = (values - previous).square()
+        moments = torch.cat([jumps[..., :-1].square(), jumps[..., -1:]], -1)
+        if moved is None:
+            moments, counted = moments.mean(1), [True] * added
+        else:
+            share = 1 / moved.sum(1).clamp(min=1).to(moments.dtype)
+            moments = torch.where(moved.unsqueeze(2), moments, 0.0).sum(1) * share.unsqueeze(1)
+            counted = moved.any(1).tolist()
+        for index in sorted(set(bins)):
+            rows = [row for row in range(added) if bins[row] == index and counted[row]]
+            if rows:
+                filed = self.jumps.setdefault(index, self._none())
+                filed.add(len(rows), sum(steps[row] for row in rows), moments[rows].sum(0))
 
     def _none(self) -> Jumps:
         return Jumps(0, 0, torch.zeros_like(self.squares))

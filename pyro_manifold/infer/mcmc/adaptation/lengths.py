@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_manifold.infer.mcmc.adaptation.jumps import Jumps, Transitions, of_all
 from pyro_manifold.infer.mcmc.adaptation.slow_direction import SlowDirection
 from pyro_manifold.infer.mcmc.transitions import ChainState, coordinates, weyl_sequence
-from pyro_manifold.store import Saved
+from pyro_manifold.store import Saved, Serialisable
 
 MAXIMUM_STEPS = 1024
 MAXIMUM_STEPS_BEFORE_MASSES = 8
@@ -28,6 +28,8 @@ SHORTEST_LENGTH = math.pi / 2
 """Quarter of a period, the optimum for a Gaussian. After adaptation scales are 1 or larger, so less is never better."""
 
 _LEAST_OF_ENERGIES = 0.2  # lower bound of the second term, whose estimate is noisy
+
+_MOST_PENDING = 200_000  # values of functionals that wait to be filed
 
 LONGEST_LENGTH = 8 * math.pi
 """Upper limit; if steps cost nothing, noise would increase the length without limit."""
@@ -136,6 +138,8 @@ class LengthChoice(Saved):
         )
         self._example = torch.zeros_like(self._functionals(state))
         self._direction, self._next_direction = self._example[0, :-1], SlowDirection(self._example[:, :-1])
+        self._pending: list[tuple[int, int, Tensor, Tensor, Tensor | None]] = []
+        self._last: tuple[ChainState | None, Tensor] = None, self._example
         self.forget()
 
     def end_window(self) -> None:
@@ -143,6 +147,7 @@ class LengthChoice(Saved):
 
         Between successive windows masses change little, and with few chains the transitions of both are needed.
         """
+        self._file()
         self._window, self._window_before = Transitions(self._example), self._window
         self._along, self._along_before = Transitions(self._example[:, -2:]), self._along
         found = self._next_direction.find()
@@ -152,6 +157,8 @@ class LengthChoice(Saved):
 
     def forget(self) -> None:
         """Discard all transitions, which were made in other coordinates, and keep the mean length."""
+        self._pending.clear()
+        self._last = None, self._example
         self._window, self._window_before = Transitions(self._example), Transitions(self._example)
         self._along, self._along_before = (Transitions(self._example[:, -2:]) for _ in range(2))
         self._direction = torch.zeros_like(self._direction)
@@ -181,16 +188,39 @@ class LengthChoice(Saved):
             after: state after the transition.
             moved: chains that were moved by the trajectory alone; None for all.
         """
-        index, previous, values = self._bin(length), self._functionals(before), self._functionals(after)
-        self._window.add(index, num_steps, previous, values, moved)
+        previous = self._last[1] if before is self._last[0] else self._functionals(before)
+        values = self._functionals(after)
+        self._last = after, values
+        self._pending.append((self._bin(length), num_steps, previous, values, moved))
         self._next_direction.add(previous[:, :-1], values[:, :-1])
-        if bool(self._direction.any()):
-            self._along.add(index, num_steps, self._projected(previous), self._projected(values), moved)
-        if self._window.iterations % self._iterations_between_choices == 0:
+        if (self._window.iterations + len(self._pending)) % self._iterations_between_choices == 0:
             self.choose()
+        elif len(self._pending) * values.numel() > _MOST_PENDING:
+            self._file()
+
+    def _file(self) -> None:
+        """Add the last transitions to those of the window, all at once, since one would take as long."""
+        if not self._pending:
+            return
+        bins, steps, *states, moved = zip(*self._pending, strict=True)
+        previous, values = (torch.stack(each) for each in states)
+        of_chains = None
+        if any(each is not None for each in moved):
+            every = values.new_ones(values.shape[1], dtype=torch.bool)
+            of_chains = torch.stack([every if each is None else each for each in moved])
+        self._window.add(bins, steps, previous, values, of_chains)
+        if bool(self._direction.any()):
+            self._along.add(bins, steps, self._projected(previous), self._projected(values), of_chains)
+        self._pending.clear()
+
+    def state_dict(self) -> dict[str, Serialisable]:
+        """Return the mutable state, with all transitions filed."""
+        self._file()
+        return super().state_dict()
 
     def choose(self) -> None:
         """Set the mean length to the candidate of least cost, by the transitions so far."""
+        self._file()
         windows = self._window, self._window_before
         transitions = sum(window.iterations for window in windows) * len(self._example)
         if transitions < self._fewest_transitions:
@@ -209,8 +239,8 @@ class LengthChoice(Saved):
         return torch.cat([self._of_position(state), state.energy.unsqueeze(1)], 1)
 
     def _projected(self, functionals: Tensor) -> Tensor:
-        """Return the functional along the slow direction, then the energy, ``(chains, 2)``."""
-        return torch.stack([functionals[:, :-1] @ self._direction, functionals[:, -1]], 1)
+        """Return the functional along the slow direction, then the energy, ``(..., 2)``."""
+        return torch.stack([functionals[..., :-1] @ self._direction, functionals[..., -1]], -1)
 
     def _candidates(self) -> list[float]:
         around = [self._lengths.mean * 2 ** (k * self._octaves_of_a_bin) for k in self._bins_of_candidates]

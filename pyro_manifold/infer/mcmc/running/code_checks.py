@@ -59,7 +59,7 @@ class CodeChecks:
             self.compare_density(schedule.fewer(schedule.CHAINS_COMPARED_WITH_CODE, self._operators))
             self.compare_code()
         elif schedule.graph_is_compared(iteration, self._stage, self._operators):
-            self.compare_density(schedule.fewer(schedule.CHAINS_COMPARED, self._operators))
+            self.compare_density(schedule.fewer(schedule.chains_compared(iteration, self._stage), self._operators))
 
     def at_the_end(self) -> None:
         """Compare at the end of a run, at more chains than before."""

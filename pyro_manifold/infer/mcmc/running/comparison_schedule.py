@@ -8,7 +8,7 @@ from pyro_manifold.infer.mcmc.transitions import weyl_sequence
 
 Stage = Literal["warm-up", "sampling"]
 
-CHAINS_COMPARED, CHAINS_COMPARED_WITH_CODE, CHAINS_COMPARED_AT_THE_END = 2, 4, 16
+CHAINS_COMPARED_WITH_CODE, CHAINS_COMPARED_AT_THE_END = 4, 16
 _BETWEEN_COMPARISONS_AT_FIRST, _FIRST_ITERATIONS = 8, 256
 _LONG = 2000
 """Comparisons in early warm-up are rarer by eight iterations for each so many operators of the model."""
@@ -51,6 +51,11 @@ def _between_comparisons(iteration: int, stage: Stage, operators: int = 0) -> in
     if stage == "sampling" and iteration > _LATER:
         return _BETWEEN_COMPARISONS_LATER
     return _BETWEEN_COMPARISONS[stage]
+
+
+def chains_compared(iteration: int, stage: Stage) -> int:
+    """Return the number of chains to compare after this iteration; one where comparisons are frequent."""
+    return 1 if stage == "warm-up" and iteration <= _FIRST_ITERATIONS else 2
 
 
 def fewer(chains: int, operators: int) -> int:

@@ -14,6 +14,7 @@ from pyro_manifold.infer.mcmc.adaptation import (
     Masses,
     SlowDirection,
     TrajectoryLength,
+    Transitions,
     of_all,
     windows,
 )
@@ -173,11 +174,28 @@ def test_lengths_heed_this_window_and_the_one_before():
             choice.end_window()
         for _ in range(3):
             choice.update(2.0, 7, state(torch.zeros(4, 2), 0.0), state(torch.full((4, 2), moved), 0.0))
+    choice.choose()
     jumps, variances = of_all([choice._window, choice._window_before])
     ((found),) = jumps.values()
     assert (found.count, found.steps) == (6, 42)
     assert torch.allclose(found.moments[:2], torch.full((2,), 3 * (1.0 + 16.0)))
     assert torch.equal(variances, torch.zeros(3))  # within windows nothing varies
+
+
+def test_transitions_added_together_are_those_added_one_by_one():
+    bins, steps = torch.randint(0, 3, (30,)).tolist(), torch.randint(1, 9, (30,)).tolist()
+    previous, values, moved = torch.randn(30, 4, 3), torch.randn(30, 4, 3), torch.rand(30, 4) > 0.6
+    found, expected = Transitions(values[0]), Transitions(values[0])
+    for rows in (slice(10), slice(10, 30)):
+        found.add(bins[rows], steps[rows], previous[rows], values[rows], moved[rows])
+    for k in range(30):
+        expected.add(bins[k : k + 1], steps[k : k + 1], previous[k : k + 1], values[k : k + 1], moved[k : k + 1])
+    assert torch.allclose(found.squares, (values - values.mean(0)).square().sum(0).mean(0))
+    assert torch.allclose(found.squares, expected.squares)
+    assert found.jumps.keys() == expected.jumps.keys()
+    for index, jumps in expected.jumps.items():
+        assert (found.jumps[index].count, found.jumps[index].steps) == (jumps.count, jumps.steps)
+        assert torch.allclose(found.jumps[index].moments, jumps.moments)
 
 
 def test_the_order_of_sites_does_not_matter_to_lengths():
@@ -189,6 +207,7 @@ def test_the_order_of_sites_does_not_matter_to_lengths():
         after = {block: x + 1 for block, x in values.items()}
         before = dict(reversed(values.items())) if turned else values
         choice.update(2.0, 3, State(before, {}, energy, {}), State(after, {}, energy + 1, {}))
+        choice.choose()
         means.append(next(iter(choice._window.jumps.values())).moments)
     assert torch.equal(*means)
     assert torch.allclose(means[0], torch.ones(6))
