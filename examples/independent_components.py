@@ -250,7 +250,9 @@ def figure(draws, again, estimate, loadings, industries):
     right.axhline(float(by_chance(len(columns))), color="0.5", ls=":", lw=1, label="94 % by chance")
     right.set_xticks(places, columns)
     right.set(xlabel="component", ylabel="degrees from the direction", ylim=(0, 90))
-    right.legend(frameon=False, loc="upper right")
+    right.legend(
+        frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize="small", columnspacing=1
+    )
     right.spines[["top", "right"]].set_visible(False)
     fig.tight_layout()
     return fig

@@ -36,6 +36,7 @@ REDUCED = {
         ("cointegration.md", "equity_factors.md", "mental_tests.md", "reduced_rank.md", "sea_surface.md"), FEW
     ),
     "canonical_correlations.md": {"num_samples=2000, warmup_steps=2000": "num_samples=50, warmup_steps=50"},
+    "independent_components.md": {"num_samples=1000, warmup_steps=1000": "num_samples=20, warmup_steps=20"},
     "sparse_inputs.md": {
         "num_samples=1000, warmup_steps=500": "num_samples=20, warmup_steps=20",
         "fit(gp)": "fit(gp, 32, 20)",

@@ -18,6 +18,7 @@ from examples import (
     diffusion_tensors,
     envelope,
     equity_factors,
+    independent_components,
     mental_tests,
     reduced_rank,
     sea_surface,
@@ -110,6 +111,47 @@ def test_low_rank_student_t_is_that_of_pyro():
     expected = MultivariateStudentT(torch.tensor(5.0).double(), torch.zeros(4).double(), scale)
     found = equity_factors.LowRankStudentT(torch.tensor(5.0).double(), factor, variances)
     torch.testing.assert_close(found.log_prob(y), expected.log_prob(y))
+
+
+@pytest.mark.long
+def test_independent_components(tmp_path, capsys):
+    few = ["--draws", "100", "--starts", "6", "--simulated", "1"]
+    draws, df, starts, again, found = independent_components.main(["--output", str(tmp_path), *few])
+    assert "94 % cone of directions by chance" in capsys.readouterr().out
+    centre, width = independent_components.cone(draws)
+    assert float(width[0]) < 20  # computers and telephone, against a median of 45 of the others
+    assert float(df[:, 0].median()) < 6
+    assert float(independent_components.degrees(starts, centre)[:, 0].max()) < 20
+    assert again.shape == (6, 6, 6)
+    assert found.shape == (1, 3, 6, 2)
+    files = [tmp_path / f"independent_components{part}.png" for part in ("", "_coverage")]
+    assert all(file.stat().st_size > 10_000 for file in files)
+
+
+def test_rotated_sources_have_the_density_of_an_integral_over_the_volatility():
+    torch.manual_seed(0)
+    df, volatility, x = torch.tensor([3.0, 9.0]).double(), torch.tensor(0.3).double(), torch.randn(5, 2).double()
+    U = torch.linalg.qr(torch.randn(2, 2).double()).Q
+    alone = independent_components.Rotated(U, df).log_prob(x)
+    sources = torch.distributions.StudentT(df, 0.0, (1 - 2 / df).sqrt())
+    torch.testing.assert_close(alone, sources.log_prob(x @ U).sum(-1))
+    z = torch.linspace(-8, 8, 4001).double()[:, None]
+    log_scale = volatility * z - volatility**2
+    each = sources.log_prob(x @ U / log_scale.exp()[..., None]).sum(-1) - 2 * log_scale
+    expected = (torch.distributions.Normal(0.0, 1.0).log_prob(z) + each).exp().sum(0) * 16 / 4000
+    found = independent_components.Rotated(U, df, volatility).log_prob(x)
+    torch.testing.assert_close(found, expected.log(), rtol=0, atol=5e-3)
+
+
+def test_simulated_directions_recover_their_sources():
+    torch.manual_seed(0)
+    x, truth = independent_components.simulated(500)
+    torch.testing.assert_close(x.mT @ x / 500, torch.eye(6, dtype=x.dtype))
+    assert float(independent_components.degrees(truth, truth).max()) < 1e-4
+    assert float((truth.mT @ truth - torch.eye(6)).abs().max()) < 0.3  # orthogonal but for errors of the whitening
+    mean, width = independent_components.cone(truth.expand(3, 6, 6))
+    torch.testing.assert_close(mean, truth)
+    assert float(width.max()) < 1e-4
 
 
 @pytest.mark.long
