@@ -27,6 +27,7 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
+from matplotlib.patheffects import withStroke
 from scipy.optimize import linear_sum_assignment
 from sklearn.decomposition import FastICA
 from sklearn.exceptions import ConvergenceWarning
@@ -234,6 +235,9 @@ def figure(draws, again, estimate, loadings, industries):
     fig, (left, right) = plt.subplots(1, 2, figsize=(14, 4.4), width_ratios=[1.9, 1])
     columns = [f"{k + 1}" for k in range(draws.shape[-1])]
     plot_loadings(loadings[None], industries, columns, ax=left).set_title("correlation of returns and sources")
+    for text in left.texts:
+        if text.get_color() == "0.5":  # grey, of uncertain sign, is hard to read on a dark cell
+            text.set_path_effects([withStroke(linewidth=2.0, foreground="white")])
     places = np.arange(len(columns))
     for shift, name, values in (
         (-0.17, "posterior", degrees(draws, unit(draws.mean(0)))),
