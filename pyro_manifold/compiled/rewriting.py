@@ -24,8 +24,11 @@ Rules = Mapping[Any, Rule]
 
 def rewrite(module: GraphModule, rules: Rules) -> None:
     """Apply rules to the nodes of a graph once, in their order, in place; new nodes are left as they are."""
+    of_operators: dict[int, Rule | None] = {}  # by address, since torch's operators take long to hash
     for node in list(module.graph.nodes):
-        rule = _rule_for(node, rules)
+        if id(node.target) not in of_operators:
+            of_operators[id(node.target)] = _rule_for(node, rules)
+        rule = of_operators[id(node.target)]
         if rule is not None:
             with module.graph.inserting_before(node):
                 other = rule(module, node)
