@@ -102,7 +102,7 @@ class Recorder(TorchDispatchMode):
             return self._graph.node_copy(node, copies.__getitem__)
 
         def stand_in(source: fx.Node) -> Tensor:
-            value = one_like(source)
+            value = stand_in_for(source)
             self._nodes[value] = copies[source]
             return value
 
@@ -178,10 +178,11 @@ class Recorder(TorchDispatchMode):
         return self._graph.create_node("get_attr", name)
 
 
-def one_like(node: fx.Node) -> Tensor:
-    """Return ones of the shape, strides, dtype and device of the value of a node."""
+def stand_in_for(node: fx.Node) -> Tensor:
+    """Return a tensor like the value of a node: of ones, or of zeros if they are integers, which may be indices."""
     value = node.meta["val"]
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=node.meta["device"]).fill_(1)
+    found = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=node.meta["device"])
+    return found.fill_(1 if value.is_floating_point() else 0)
 
 
 def active_recorder() -> Recorder | None:

@@ -106,19 +106,19 @@ def copied(
 
 
 def copied_graph(graph: fx.GraphModule) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the function of a graph, of which traces have a copy, and their outputs no values but ones.
+    """Return the function of a graph, of which traces have a copy, and results that stand in for those of the graph.
 
-    A trace with its operators takes as long as ten evaluations.
+    A trace of its operators one by one takes as long as ten evaluations.
     """
 
-    def ones(*_: Tensor) -> tuple[Tensor, ...]:
-        from pyro_manifold.compiled.recorder import one_like
+    def stand_ins(*_: Tensor) -> tuple[Tensor, ...]:
+        from pyro_manifold.compiled.recorder import stand_in_for
 
         outputs: Any = graph.graph.output_node().args[0]
-        return tuple(map(one_like, outputs))
+        return tuple(map(stand_in_for, outputs))
 
     # Interpreted, since writing the graph's code in Python and compiling that takes longer than one evaluation.
-    return copied(graph, ones, fx.Interpreter(graph).run)
+    return copied(graph, stand_ins, fx.Interpreter(graph).run)
 
 
 def by_make_fx(
