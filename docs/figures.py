@@ -30,6 +30,7 @@ from examples import (
     equity_factors,
     independent_components,
     mental_tests,
+    protein_motions,
     reduced_rank,
     sea_surface,
     social_networks,
@@ -331,6 +332,12 @@ def main():
         print(f"The pictures of envelope.md are left as they are. {error}")
     else:
         envelope.main(["--output", str(IMAGES)])
+    try:
+        datasets.trajectory()
+    except RuntimeError as error:
+        print(f"The pictures of protein_motions.md are left as they are. {error}")
+    else:
+        protein_motions.main(["--output", str(IMAGES)])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ downloaded once to the user's cache. All data are compared with a checksum, so t
 import gzip
 import hashlib
 import os
+import warnings
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -50,6 +51,7 @@ NETWORKS_SHA256 = {
     "Les Misérables": "76f401b591c20644d1229ba247ae05dc145a1225facba2cedc2e9afd339021e8",
 }
 DIABETES_SHA256 = "839c546b0b4ac02c2e6cbe5e5c92313cefa993446c9733e9b49477cc3f96e104"
+ADENYLATE_KINASE_SHA256 = "935e03c8db0a95dad0f57bd334b2ac1191c5c2c963d76265f06bdbb6ee66fd66"
 EXERCISES_SHA256 = "62e41ff0d859f1a36bd2a187f7ed0489c06036fbe85c5c97a4f62d1db6baf6fe"
 DIGITS_SHA256 = "30aa855cd90427ff3c4996b3f40109597c57049f8a038cc52db1efeac8ad2e26"
 # Patients with AML; the files of expression do not contain the disease.
@@ -336,6 +338,30 @@ def exercises():
     data = load_linnerud()
     values = verified(np.column_stack([data.target, data.data]), EXERCISES_SHA256, "scikit-learn")
     return values[:, :3], values[:, 3:], ["weight", "waist", "pulse"], ["chin-ups", "sit-ups", "jumps"]
+
+
+def trajectory():
+    """Return MDAnalysis's universe of adenylate kinase on its way from closed to open, from the data of its tests."""
+    try:
+        from MDAnalysis import Universe
+        from MDAnalysisTests.datafiles import DCD, PSF
+    except ImportError as error:
+        raise RuntimeError("The trajectory needs MDAnalysis: pip install MDAnalysis MDAnalysisTests.") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of its reader of DCD, about its own future
+        return Universe(PSF, DCD)
+
+
+def adenylate_kinase():
+    """Return positions of the Cα atoms of adenylate kinase in Å, ``(98, 214, 3)``, one snapshot after another.
+
+    Beckstein, Denning, Perilla & Woolf (2009), Zipping and unzipping of adenylate kinase, Journal of Molecular Biology
+    394: a transition by dynamic importance sampling, from closed to open, as MDAnalysisTests has it.
+    """
+    universe = trajectory()
+    atoms = universe.select_atoms("name CA")
+    values = np.concatenate([atoms.positions for _ in universe.trajectory])
+    return verified(values, ADENYLATE_KINASE_SHA256, "MDAnalysisTests").reshape(-1, len(atoms), 3)
 
 
 def digits():

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import sys
 from functools import partial
 
 import numpy as np
@@ -162,6 +163,20 @@ def test_data_of_packages_are_verified(monkeypatch, load):
     monkeypatch.setattr(datasets, "checksum", lambda *arrays: "another")
     with pytest.raises(RuntimeError, match=r"The data of [\w-]+ have changed"):
         load()
+
+
+def test_the_trajectory_is_verified(monkeypatch):
+    pytest.importorskip("MDAnalysisTests", reason="needs MDAnalysis and MDAnalysisTests, of the group trajectories")
+    assert datasets.adenylate_kinase().shape == (98, 214, 3)
+    monkeypatch.setattr(datasets, "checksum", lambda *arrays: "another")
+    with pytest.raises(RuntimeError, match="The data of MDAnalysisTests have changed"):
+        datasets.adenylate_kinase()
+
+
+def test_the_trajectory_without_its_package_has_advice(monkeypatch):
+    monkeypatch.setitem(sys.modules, "MDAnalysis", None)
+    with pytest.raises(RuntimeError, match="pip install MDAnalysis MDAnalysisTests"):
+        datasets.adenylate_kinase()
 
 
 def saved_by_r(*columns):

@@ -25,6 +25,7 @@ SHORT = ("docs/index.md", "docs/how_to/priors.md", "docs/how_to/several_processe
 CHECKOUT = "a checkout of the repository"
 OF_PACKAGES = {
     **dict.fromkeys(("jax", "numpyro", "pymc", "pytensor"), "bench of pyproject.toml"),
+    **dict.fromkeys(("MDAnalysis", "MDAnalysisTests"), "trajectories of pyproject.toml"),
     **dict.fromkeys(("botorch", "matplotlib", "sklearn"), "the extra examples"),
     **dict.fromkeys(("benchmarks", "examples", "problems", "tests"), CHECKOUT),
 }
@@ -37,6 +38,7 @@ REDUCED = {
     ),
     "canonical_correlations.md": {"num_samples=2000, warmup_steps=2000": "num_samples=50, warmup_steps=50"},
     "independent_components.md": {"num_samples=1000, warmup_steps=1000": "num_samples=20, warmup_steps=20"},
+    "protein_motions.md": {"num_samples=1000, warmup_steps=500": "num_samples=20, warmup_steps=20"},
     "sparse_inputs.md": {
         "num_samples=1000, warmup_steps=500": "num_samples=20, warmup_steps=20",
         "fit(gp)": "fit(gp, 32, 20)",

@@ -20,6 +20,7 @@ from examples import (
     equity_factors,
     independent_components,
     mental_tests,
+    protein_motions,
     reduced_rank,
     sea_surface,
     social_networks,
@@ -231,6 +232,45 @@ def test_priors_of_networks_differ_in_what_they_expect():
         shares.append(calibrated_network.report_of_prior(model, images, networks=40)[1])
     assert shares[0] < 0.35  # 0.24 with 200 networks
     assert shares[1] > 0.5  # 0.64
+
+
+@pytest.mark.long
+def test_protein_motions(tmp_path, capsys):
+    pytest.importorskip("MDAnalysisTests", reason="needs MDAnalysis and MDAnalysisTests, of the group trajectories")
+    few = ["--draws", "60", "--simulated", "1"]
+    fits, found, pairs, shares = protein_motions.main(["--output", str(tmp_path), *few])
+    assert "RMSIP of the halves by MDAnalysis" in capsys.readouterr().out
+    assert fits["autoregression"]["U"].shape == (4, 60, 642, 2)
+    angles = {name: float(values["largest principal angle, degrees"].median()) for name, values in found.items()}
+    assert angles["independent"] < 8 < 12 < angles["autoregression"] < 20  # 5.7 and 16.4 in longer runs
+    assert float(pairs["between the halves"].median()) < float(pairs["within the first half"].median())
+    assert float(shares["independent"].mean()) < float(shares["autoregression"].mean())
+    assert all((tmp_path / f"protein_motions{part}.png").stat().st_size > 10_000 for part in ("", "_spans"))
+
+
+def test_components_and_rmsip_are_those_of_mdanalysis():
+    pca = pytest.importorskip("MDAnalysis.analysis.pca", reason="needs MDAnalysis, of the group trajectories")
+    pytest.importorskip("MDAnalysisTests", reason="needs MDAnalysisTests, of the group trajectories")
+    x, reference = protein_motions.load(), protein_motions.by_mdanalysis()
+    own = protein_motions.components(x)
+    assert float(protein_motions.rmsip(own, reference)) == pytest.approx(1, abs=1e-6)
+    other = protein_motions.components(x[:49])
+    expected = pca.rmsip(other.mT.numpy(), reference.mT.numpy())
+    assert float(protein_motions.rmsip(other, reference)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_motions_of_a_protein_have_the_density_of_their_covariance():
+    """The low-rank density is that of all rows jointly, with the covariance of each pair of rows."""
+    torch.manual_seed(0)
+    U, x = torch.linalg.qr(torch.randn(4, 2).double()).Q, torch.randn(3, 4).double()
+    scales, noise, phi, phi_noise = (torch.tensor(each).double() for each in ([2.0, 0.7], 0.5, [0.9, 0.4], 0.3))
+    lag = (torch.arange(3)[:, None] - torch.arange(3)).abs()
+    blocks = [torch.kron(phi_noise**lag, noise**2 * (torch.eye(4) - U @ U.mT))]
+    for axis, scale, each in zip(U.mT, scales, phi, strict=True):
+        blocks.append(torch.kron(each**lag, (scale**2 + noise**2) * torch.outer(axis, axis)))
+    expected = torch.distributions.MultivariateNormal(torch.zeros(12).double(), sum(blocks)).log_prob(x.flatten())
+    found = protein_motions.Motions(U, scales, noise, phi, phi_noise, 3).log_prob(x)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.long
