@@ -31,7 +31,7 @@ import torch
 from pyro.infer.autoguide.initialization import init_to_value
 
 from examples import datasets, gallery
-from pyro_manifold.diagnostics import align_signs, principal_angles
+from pyro_manifold.diagnostics import principal_angles
 from pyro_manifold.distributions import StiefelUniform
 from pyro_manifold.infer import MCMC, OHMC
 
@@ -123,10 +123,9 @@ def posterior(x, draws, dependent):
 
 
 def motions(U, x):
-    """Return the principal axes of x within the span of U, with the signs of the components of x."""
-    _, order = torch.linalg.eigh((x @ U).mT @ (x @ U))
-    turned = U @ order.flip(-1)
-    return align_signs(turned, components(x)).draws
+    """Return the principal axes of x within the span of U, which the signs, order and rotation of U do not change."""
+    _, weights = torch.linalg.eigh((x @ U).mT @ (x @ U))
+    return U @ weights.flip(-1)
 
 
 def rmsip(U, V):
@@ -221,42 +220,43 @@ def coverage(draws, length, count, few):
     for k in torch.randint(len(draws["noise"]), (count,)).tolist():
         U, x = simulated({name: values[k] for name, values in draws.items()}, length)
         spans = {name: posterior(x, few, name == "autoregression").get_samples()["U"] for name in list(COLOURS)[:2]}
-        truth = displacement(motions(U[None], x)[0], x)
+        truth = displacement(motions(U, x), x)
         for name, span in (spans | {"bootstrap": bootstrap(x, 300)}).items():
             low, _, high = displacement(motions(span, x), x).quantile(LIMITS, 0)
             found[name].append(((low < truth) & (truth < high)).double().mean())
     return {name: torch.stack(shares) for name, shares in found.items()}
 
 
-def figure(fits, x, reference):
+def figure(fits, again, x, reference):
     fig, ax = plt.subplots(figsize=(11, 4.2), layout="tight")
     residues = np.arange(1, x.shape[-1] // 3 + 1)
-    for name, draws in fits.items():
-        low, _, high = displacement(motions(draws["U"].flatten(0, 1), x), x).quantile(LIMITS, 0).numpy()
-        front = name == "independent"
-        ax.fill_between(residues, low, high, color=COLOURS[name], alpha=0.75 if front else 0.35, lw=0, label=name)
-    ax.plot(residues, displacement(reference, x), color="black", lw=0.7, label="MDAnalysis")
+    spans = {"bootstrap": again} | {name: draws["U"].flatten(0, 1) for name, draws in fits.items()}
+    for (name, span), alpha in zip(spans.items(), (0.3, 0.6, 0.9), strict=True):  # the widest behind
+        low, _, high = displacement(motions(span, x), x).quantile(LIMITS, 0).numpy()
+        label = "bootstrap of blocks" if name == "bootstrap" else name
+        ax.fill_between(residues, low, high, color=COLOURS[name], alpha=alpha, lw=0, label=label)
+    ax.plot(residues, displacement(reference, x), color="black", lw=0.6, label="MDAnalysis")
     top = 1.12 * float(displacement(reference, x).max())
     for name, (first, last) in DOMAINS.items():
         ax.axvspan(first, last, color="0.93", zorder=0, lw=0)
         ax.text((first + last) / 2, 0.97 * top, name, ha="center", va="top", color="0.35", fontsize=12)
     ax.set(xlim=(1, residues[-1]), ylim=(0, top), xlabel="residue", ylabel="displacement (Å)")
-    ax.set_title("Motion 1: way of each Cα atom from one end to the other, with 94 % intervals")
-    ax.legend(frameon=False, loc="upper right", title="snapshots")
+    ax.set_title("Motion 1: displacement of each Cα atom from one end to the other, with 94 % intervals")
+    ax.legend(frameon=False, loc="upper right")
     ax.spines[["top", "right"]].set_visible(False)
     return fig
 
 
 def histogram(ax, draws, low, colour, label):
-    weights = np.full(len(draws), 1 / len(draws))
-    ax.hist(draws, np.linspace(low, 1, 76), weights=weights, color=colour, alpha=0.7, label=label)
+    counts, edges = np.histogram(draws, np.linspace(low, 1, 121))
+    ax.stairs(counts / counts.max(), edges, fill=True, color=colour, alpha=0.7, label=label)  # each of height 1
 
 
 def figure_of_spans(found, pairs):
     fig, (left, right) = plt.subplots(1, 2, figsize=(11, 3.2), layout="tight")
     for name, values in found.items():
         draws = values["RMSIP with the components of MDAnalysis"].flatten().numpy()
-        histogram(left, draws, 0.85, COLOURS[name], name)
+        histogram(left, draws, 0.8, COLOURS[name], name)
     left.set_title("RMSIP with the components of MDAnalysis")
     for (name, draws), colour in zip(pairs.items(), ("#56B4E9", "#009E73", "black"), strict=True):
         histogram(right, draws.numpy(), 0.4, colour, name)
@@ -270,17 +270,18 @@ def figure_of_spans(found, pairs):
 
 def main(argv=None):
     parser = gallery.options(__doc__, draws=1_000)
-    parser.add_argument("--simulated", type=int, default=3, help="data sets simulated from the posterior")
+    parser.add_argument("--simulated", type=int, default=2, help="data sets simulated from the posterior")
     arguments = gallery.begin(parser, argv)
 
     x, reference = load(), by_mdanalysis()
     fits = {}
     for name in ("autoregression", "independent"):
         mcmc = posterior(x, arguments.draws, name == "autoregression")
-        print(f"\n{name}")
-        mcmc.summary(max_rows=16)
+        if name == "autoregression":
+            mcmc.summary(max_rows=16)
         fits[name] = mcmc.get_samples(group_by_chain=True)
-    found = report(fits, bootstrap(x), x, reference)
+    again = bootstrap(x)
+    found = report(fits, again, x, reference)
     pairs = halves(x, arguments.draws // 4)
     report_of_halves(pairs)
     draws = {name: values.flatten(0, 1) for name, values in fits["autoregression"].items()}
@@ -288,7 +289,7 @@ def main(argv=None):
     print(f"\nshare of displacements inside their 94 % interval, {arguments.simulated} simulated trajectories")
     for name, values in shares.items():
         print(f"{name}: {100 * values.mean():.0f} %, {100 * values.min():.0f} to {100 * values.max():.0f} %")
-    pictures = {"": figure(fits, x, reference), "_spans": figure_of_spans(found, pairs)}
+    pictures = {"": figure(fits, again, x, reference), "_spans": figure_of_spans(found, pairs)}
     gallery.write(arguments.output, {f"protein_motions{part}": each for part, each in pictures.items()})
     return fits, found, pairs, shares
 
