@@ -82,7 +82,8 @@ def superposed(positions, reference):
     centred, reference = positions - positions.mean(-2, keepdim=True), reference - reference.mean(-2, keepdim=True)
     left, _, right = torch.linalg.svd(centred.mT @ reference)
     proper = torch.linalg.det(left @ right).sign()  # no reflections
-    return centred @ (left * torch.stack([proper**2, proper**2, proper], -1)[..., None, :]) @ right
+    signs = torch.stack([torch.ones_like(proper), torch.ones_like(proper), proper], -1)
+    return centred @ (left * signs[..., None, :]) @ right
 
 
 def load():
@@ -263,7 +264,7 @@ def figure_of_spans(found, pairs):
     right.set_title("RMSIP of two draws, halves of the trajectory")
     for ax in (left, right):
         ax.set(yticks=[], xlabel="RMSIP")
-        ax.legend(frameon=False, loc="upper left")
+        ax.legend(frameon=False, loc="upper left" if ax is left else "upper center")
         ax.spines[["top", "right", "left"]].set_visible(False)
     return fig
 
