@@ -77,6 +77,7 @@ PARTS = {
     "sparse_inputs": Part("gallery/sparse_inputs.md", "speed.sparse_inputs --only Branin --seeds 0"),
     "pyro_scripts": Part("how_to/pyro_scripts.md", "speed.pyro_scripts --only 'schools|seeds'"),
     "stochastic_steps": Part("understand/stochastic_gradients.md", "speed.stochastic_gradients"),
+    "learned_steps": Part("understand/learned_sampler.md", "speed.stochastic_gradients --learned"),
 }
 
 
