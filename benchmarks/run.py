@@ -42,6 +42,8 @@ ARM, PAPERS = "understand/robot_arm.md", "reproduction.md"
 HIERARCHIES = "schools|rats|pumps|seeds|baseball|epilepsy|radon|dugongs|regression|horseshoe|leukaemia"
 SERIES = "Gaussian process|AR(|volatility|GARCH|Nile|hidden|item|mixture|correlations|funnel|Rosenbrock"
 MATRICES = "exercises|reduced|cointegration|components|alignment|directions|Florentine"
+READINGS = "papers.msd.paper_table --runs 30 --starts"
+PERSISTENT = "'HMC30, persistent' 'HMC100, persistent' 'MSD, Jeffreys'"
 PARTS = {
     "rates_v22": Part(RATES, "speed.rates --only 'paper, V(2,2)' --chains 4"),
     "rates_v32": Part(RATES, "speed.rates --only 'paper, V(3,2)' --chains 4"),
@@ -51,7 +53,8 @@ PARTS = {
     "rates_larger_components": Part(RATES, "speed.rates --only PCA"),
     "paper_tables": Part(PAPERS, "papers.ohmc.paper_tables"),
     "exponentials": Part(PAPERS, "papers.ohmc.exponentials"),
-    "robot_arm_readings": Part(PAPERS, "papers.msd.paper_table"),
+    "robot_arm_readings": Part(PAPERS, f"{READINGS} descended zero prior"),
+    "robot_arm_readings_small": Part(PAPERS, f"{READINGS} small --samplers {PERSISTENT}"),
     **{name: Part(KERNELS, f"speed.{name}") for name in ("native_kernels", "gradients", "expansions")},
     "optimisers": Part(OPTIMISERS, "speed.optimisers"),
     "msd_agreement": Part(MSD, "accuracy.msd.agreement"),
