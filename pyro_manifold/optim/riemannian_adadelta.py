@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_manifold.manifolds import Manifold
 from pyro_manifold.optim.checks import check_at_least_zero, check_decay
-from pyro_manifold.optim.mean_square import SecondMoment, accumulate, carry, check_kind
+from pyro_manifold.optim.mean_square import SecondMoment, accumulate, carry, check_kind, squared_gradient
 from pyro_manifold.optim.riemannian import RiemannianOptimizer, State, entry_scale
 
 
@@ -64,7 +64,7 @@ class TorchRiemannianAdaDelta(RiemannianOptimizer):
         self, manifold: Manifold, point: Tensor, gradient: Tensor, state: State, options: dict[str, Any]
     ) -> tuple[Tensor, State]:
         rho, eps, kind = options["rho"], options["eps"], options["second_moment"]
-        gradient = manifold.tangent_projection(point, gradient)
+        gradient = squared_gradient(manifold, point, gradient, kind)
         mean_square = accumulate(manifold, point, state["mean_square"], gradient, rho, kind)
         size = (state["mean_square_step"] + eps * entry_scale(manifold, point) ** 2).sqrt_()
         scaled = size.mul_(gradient).div_(_offset_root(mean_square, eps, kind))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyro_manifold.manifolds import Manifold
 from pyro_manifold.optim.checks import check_at_least_zero, check_decay
-from pyro_manifold.optim.mean_square import SecondMoment, accumulate, carry, check_kind, root
+from pyro_manifold.optim.mean_square import SecondMoment, accumulate, carry, check_kind, root, squared_gradient
 from pyro_manifold.optim.riemannian import RiemannianOptimizer, State, entry_scale
 
 
@@ -32,7 +32,7 @@ class TorchRiemannianRMSProp(RiemannianOptimizer):
         lr: η.
         alpha: ρ in [0, 1).
         eps: δ.
-        second_moment: ``"ambient"``, the formula above, or ``"transported"``, the paper's.
+        second_moment: ``"ambient"``, the formula above, or ``"transported"``, that of the source (see `SecondMoment`).
 
     Raises:
         ValueError: for options out of range, and as `RiemannianOptimizer`.
@@ -64,7 +64,7 @@ class TorchRiemannianRMSProp(RiemannianOptimizer):
         self, manifold: Manifold, point: Tensor, gradient: Tensor, state: State, options: dict[str, Any]
     ) -> tuple[Tensor, State]:
         kind = options["second_moment"]
-        gradient = manifold.tangent_projection(point, gradient)
+        gradient = squared_gradient(manifold, point, gradient, kind)
         mean_square = accumulate(manifold, point, state["mean_square"], gradient, options["alpha"], kind)
         scaled = manifold.tangent_projection(point, gradient / root(mean_square, kind).add_(options["eps"]))
         end = manifold.retraction(point, -options["lr"] * entry_scale(manifold, point) * scaled)

@@ -157,13 +157,15 @@ FIRST_STEPS = {"rmsprop": 0.01**-0.5, "adadelta": (1e-4 / 0.1) ** 0.5, "adam": 1
 @over_second_moments
 @pytest.mark.parametrize("method", FIRST_STEPS)
 def test_first_step_of_large_gradients(method, kind, manifold):
-    """Gradients so large that δ is negligible: V is g∘g, P(g∘g), or for Adam the square of G itself."""
+    """Gradients so large that δ is negligible: V is g∘g, P(G∘G), or for Adam G∘G; the paper's steps divide G."""
     X, G = manifold.random_point(5, 2), 1e6 * torch.randn(5, 2)
     g = manifold.tangent_projection(X, G)
-    square = G**2 if method == "adam" else g**2
+    square = G**2 if method == "adam" or kind == "transported" else g**2
     if kind == "transported":
         square = manifold.tangent_projection(X, square)
-    step = FIRST_STEPS[method] * 5**-0.5 * manifold.tangent_projection(X, g / (square.sign() * square.abs().sqrt()))
+    divided = G if kind == "transported" and method != "adam" else g
+    root = square.sign() * square.abs().sqrt()
+    step = FIRST_STEPS[method] * 5**-0.5 * manifold.tangent_projection(X, divided / root)
     build, options, _, _ = METHODS[method]
     point = X.clone().requires_grad_()
     optim = build([{"params": [point], "manifold": manifold}], second_moment=kind, **{**options, "lr": 0.05})

@@ -75,6 +75,7 @@ def horseshoe(x, y):
 
 
 def spline(x, y):
+    """P-spline of `splines` with a random walk of second order as prior, and an unknown share of outliers."""
     smoothing = pyro.sample("smoothing", dist.HalfNormal(torch.ones(())))
     noise = pyro.sample("noise", dist.HalfNormal(torch.ones(())))
     outliers = pyro.sample("outliers", dist.Beta(torch.ones(()), 9.0))
@@ -105,7 +106,7 @@ PROBLEMS = {
     "ionosphere": (logistic, lambda: of_split(problems.ionosphere_folds()[0])),
     "leukemia": (horseshoe, lambda: of_split(problems.leukemia_split())),
     "breast cancer": (logistic, breast_cancer),
-    "P-spline": (spline, lambda: of_split(problems.spline_data()[0])),
+    "P-spline, second differences": (spline, lambda: of_split(problems.spline_data()[0])),
 }
 
 

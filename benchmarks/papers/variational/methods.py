@@ -1,8 +1,9 @@
 """The guides and optimisers that are compared, one fit of them, and the search for a step size.
 
 The eight methods of Zhou et al. are Σ = B diag(c²) Bᵀ + diag(d²) with B on the Stiefel manifold, and Σ = B Bᵀ +
-diag(d²) with B a point of the Grassmann manifold, each with basic steps, momentum, RMSProp and AdaDelta, the mean
-squares of the last two transported. The fixed-rank geometry, which the paper discards, takes steps in W = B diag(c).
+diag(d²) with B a point of the Grassmann manifold, each with basic steps, momentum, RMSProp and AdaDelta for B, the mean
+squares of the last two transported, and plain stochastic gradients for μ, c and d: those that end in `PLAIN`. The
+fixed-rank geometry, which the paper discards, takes steps in W = B diag(c), here in units of d unless so named.
 """
 
 import math
@@ -17,7 +18,7 @@ import torch
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoLowRankMultivariateNormal
 from pyro.optim import PyroOptim
-from torch.distributions import biject_to
+from torch.distributions import AbsTransform, biject_to, constraints, transform_to
 
 from pyro_manifold import optim
 from pyro_manifold.infer import SVI
@@ -26,6 +27,7 @@ from pyro_manifold.infer.autoguide import (
     AutoProductStiefelLowRankMultivariateNormal,
     AutoStiefelLowRankMultivariateNormal,
 )
+from pyro_manifold.manifolds import Grassmann, Stiefel
 
 MEAN_FIELD, VAFC, FIXED_RANK = "mean field", "VAFC", "fixed rank"
 LARGEST_SCORE = 1e12  # a loss beyond this has diverged
@@ -35,11 +37,15 @@ MOST_SIZES = 9  # step sizes that a search tries
 
 @dataclass(frozen=True)
 class Method:
-    """``guide(model, rank)``, ``optimiser(step size)`` and the step sizes from which the search starts."""
+    """``guide(model, rank)``, ``optimiser(step size)`` and the step sizes from which the search starts.
+
+    With ``rates``, a step size is a pair, and its second part, for μ, c and d, is searched first.
+    """
 
     guide: Callable
     optimiser: Callable
     step_sizes: tuple[float, ...]
+    rates: tuple[float, ...] = ()
 
 
 # ---- guides --------------------------------------------------------------------------------------------------
@@ -62,6 +68,24 @@ UNIT_SCALE = partial(AutoGrassmannLowRankMultivariateNormal, factor_scale=1.0)  
 OF_THE_PAPER = {**FAMILIES, "Grassmann": UNIT_SCALE}
 
 
+class EitherSign(constraints.Constraint):
+    """Positive numbers as absolute values of parameters: steps in c and d themselves, whose signs have no effect."""
+
+
+transform_to.register(EitherSign, lambda _: AbsTransform())
+
+
+def in_entries(**more):
+    """Guides of the paper whose B is a parameter without a constraint, so that its gradient is not projected."""
+    own = {"factor_constraint": constraints.real, **more}
+    product, one_scale = (type(each.__name__, (each,), own) for each in list(FAMILIES.values())[1:])
+    unit = partial(one_scale, factor_scale=1.0)
+    return {FIXED_RANK: unit, "Stiefel": product, "Grassmann": unit}
+
+
+MANIFOLDS = {FIXED_RANK: None, "Stiefel": Stiefel(), "Grassmann": Grassmann()}
+
+
 # ---- optimisers ----------------------------------------------------------------------------------------------
 
 
@@ -74,25 +98,33 @@ def adadelta(size, **options):
     return optim.RiemannianAdaDelta({"eps": size, **options})
 
 
-RULES = {"basic": optim.TorchRiemannianSGD, "momentum": optim.TorchRiemannianMomentum}
+TRANSPORTED = {"second_moment": "transported"}  # the paper's
+RULES = {
+    "basic": optim.TorchRiemannianSGD,
+    "momentum": optim.TorchRiemannianMomentum,
+    "RMSProp": partial(optim.TorchRiemannianRMSProp, **TRANSPORTED),
+    "AdaDelta": partial(optim.TorchRiemannianAdaDelta, **TRANSPORTED),
+}
 ADAM_RATE = 0.03
 
 
-def factor_alone(rule, size):
-    """One rule for B, and Adam at its recommended rate for μ, c and d."""
+def factor_alone(family, rule, size):
+    """One rule for B; for μ, c and d plain steps if ``size`` is a pair, else Adam at its recommended rate."""
+    size, rate = size if isinstance(size, tuple) else (size, None)
 
-    def build(parameters, of_factor, **options):
-        return RULES[rule](parameters, **options) if of_factor else optim.TorchRiemannianAdam(parameters, **options)
+    def build(parameters, of_factor):
+        if not of_factor:
+            adam = optim.TorchRiemannianAdam
+            return adam(parameters, ADAM_RATE) if rate is None else optim.TorchRiemannianSGD(parameters, rate)
+        manifold, unit = MANIFOLDS[family], 1.0 if family == FIXED_RANK else len(parameters[0]) ** 0.5
+        # AdaDelta's steps are in units of 1, as in the paper; the other rates are tuned in any unit.
+        options = {"eps": size, "lr": unit} if rule == "AdaDelta" else {"lr": size}
+        return RULES[rule]([{"params": parameters, "manifold": manifold}], **options)
 
-    def options(name):
-        of_factor = name.endswith("cov_factor")
-        return {"of_factor": of_factor, "lr": size if of_factor else ADAM_RATE}
-
-    return PyroOptim(build, options)
+    return PyroOptim(build, lambda name: {"of_factor": name.endswith("cov_factor")})
 
 
 ADAPTIVE = (0.01, 0.03, 0.1)
-TRANSPORTED = {"second_moment": "transported"}  # the paper's
 STEPS = {
     "basic": (learning_rate(optim.RiemannianSGD), (1e-4, 1e-3, 1e-2)),
     "momentum": (learning_rate(optim.RiemannianMomentum), (1e-5, 1e-4, 1e-3)),
@@ -100,7 +132,8 @@ STEPS = {
     "AdaDelta": (partial(adadelta, **TRANSPORTED), (1e-4, 1e-3, 1e-2)),
 }
 ADAM = learning_rate(optim.RiemannianAdam), ADAPTIVE
-MIXED = ", Adam for μ, c, d"
+MIXED, PLAIN = ", Adam for μ, c, d", ", SGD for μ, c, d"
+RATES = (1e-6, 1e-5, 1e-4)
 METHODS = {
     MEAN_FIELD: Method(mean_field, learning_rate(pyro.optim.Adam), ADAPTIVE),
     VAFC: Method(vafc, learning_rate(pyro.optim.Adam), ADAPTIVE),
@@ -110,9 +143,14 @@ METHODS = {
         for steps, chosen in STEPS.items()
     },
     **{
-        f"{family} {rule}{MIXED}": Method(OF_THE_PAPER[family], partial(factor_alone, rule), STEPS[rule][1])
-        for family in ("Stiefel", "Grassmann")
+        f"{family} {rule}{rest}": Method(guides[family], partial(factor_alone, family, rule), STEPS[rule][1], rates)
+        for rest, guides, rates in (
+            (MIXED, in_entries(), ()),
+            (PLAIN, in_entries(scale_constraint=EitherSign()), RATES),
+        )
+        for family in guides
         for rule in RULES
+        if rest == PLAIN or family != FIXED_RANK
     },
     "Grassmann AdaDelta, V ambient": Method(UNIT_SCALE, adadelta, STEPS["AdaDelta"][1]),
     **{f"{family} Adam": Method(guide, *ADAM) for family, guide in FAMILIES.items()},
@@ -206,15 +244,27 @@ def elbo(svi, data, count=500):
 
 
 def best_step_size(method, model, data, rank, budget):
-    """The step size with the highest ELBO for the same budget, searched beyond the first ones until it is no edge."""
-    ratio = method.step_sizes[1] / method.step_sizes[0]
+    """The step size with the highest ELBO for the same budget."""
+
+    def elbo_of(size):
+        return fit(method, model, data, rank, size, budget).elbo
+
+    if not method.rates:
+        return highest(method.step_sizes, elbo_of)
+    rate = highest(method.rates, lambda rate: elbo_of((method.step_sizes[0], rate)))
+    return highest(method.step_sizes, lambda size: elbo_of((size, rate))), rate
+
+
+def highest(step_sizes, elbo_of):
+    """The best step size, searched beyond the first ones until it is no edge."""
+    ratio = step_sizes[1] / step_sizes[0]
     found = {}
 
     def attempt(size):
         size = float(f"{size:.2g}")
-        found[size] = fit(method, model, data, rank, size, budget).elbo
+        found[size] = elbo_of(size)
 
-    for size in method.step_sizes:
+    for size in step_sizes:
         attempt(size)
     while len(found) < MOST_SIZES:
         best = max(found, key=found.get)

@@ -33,7 +33,13 @@ def tensors(*arrays):
 
 
 def evaluate(coefficients, x, y, intercept=None):
-    """Share of errors and mean log probability of the labels, both of the posterior mean probability.
+    """Share of errors and mean log probability, see `by_case`."""
+    wrong, log_probability = by_case(coefficients, x, y, intercept)
+    return float(wrong.to(FLOAT).mean()), float(log_probability.mean())
+
+
+def by_case(coefficients, x, y, intercept=None):
+    """Errors, as a mask, and log probabilities of the labels, both of the posterior mean probability.
 
     Draws: ``coefficients (draws, columns of x)``, and ``intercept (draws,)`` where x has no column of ones.
     """
@@ -41,8 +47,7 @@ def evaluate(coefficients, x, y, intercept=None):
     if intercept is not None:
         logits = logits + intercept.unsqueeze(-1)
     one, zero = (torch.logsumexp(logsigmoid(sign * logits), 0) - np.log(len(logits)) for sign in (1, -1))
-    wrong = (one > zero) != (y > 0.5)
-    return float(wrong.to(FLOAT).mean()), float(torch.where(y > 0.5, one, zero).mean())
+    return (one > zero) != (y > 0.5), torch.where(y > 0.5, one, zero)
 
 
 # ---- P-splines with outliers -------------------------------------------------------------------------------

@@ -63,19 +63,25 @@ def test_the_search_goes_both_ways_if_all_step_sizes_diverge(monkeypatch, works)
     assert works is None or found == pytest.approx(works, rel=0.3)
 
 
-def test_one_rule_for_the_factor_and_adam_for_the_rest():
+@pytest.mark.parametrize(("rest", "size", "plain"), [(methods.MIXED, 1e-3, "Adam"), (methods.PLAIN, (1e-3, 1e-4), "SGD")])
+def test_one_rule_for_the_factor_and_another_for_the_rest(rest, size, plain):
     pyro.clear_param_store()
-    method = methods.METHODS[f"Stiefel momentum{methods.MIXED}"]
-    optimiser, guide = method.optimiser(1e-3), method.guide(model, 2)
+    method = methods.METHODS[f"Stiefel RMSProp{rest}"]
+    optimiser, guide = method.optimiser(size), method.guide(model, 2)
     svi = methods.SVI(model, guide, optimiser, methods.Trace_ELBO())
     svi.step()
-    rules = {pyro.get_param_store().param_name(point): each for point, each in optimiser.optim_objs.items()}
-    assert {name.split(".")[-1]: type(each).__name__ for name, each in rules.items()} == {
-        "loc": "TorchRiemannianAdam",
-        "scale": "TorchRiemannianAdam",
-        "factor_scale": "TorchRiemannianAdam",
-        "cov_factor": "TorchRiemannianMomentum",
+    store = pyro.get_param_store()
+    rules = {store.param_name(point).split(".")[-1]: each for point, each in optimiser.optim_objs.items()}
+    assert {name: type(each).__name__.removeprefix("TorchRiemannian") for name, each in rules.items()} == {
+        "loc": plain,
+        "scale": plain,
+        "factor_scale": plain,
+        "cov_factor": "RMSProp",
     }
+    factor = guide.cov_factor.detach()
+    assert methods.Stiefel().contains(factor)
+    # Of a parameter with the constraint, the gradient would reach the rule projected.
+    assert [name for name in store if name.endswith("cov_factor") and store[name].unconstrained() is store[name]]
 
 
 def test_draws_are_those_of_the_guide():
