@@ -13,7 +13,7 @@ figures in results/variational/, where a second call goes on if the first was st
 import math
 import statistics
 from collections import Counter
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pyro
@@ -72,16 +72,17 @@ def fit_all(method, model, cases, rank, step_size, budget, evaluate):
     return fits, figures
 
 
-def spline_row(name, rank, budget, seeds, *_):
+def spline_row(name, rank, budget, seeds, arguments):
     """ELBO, error to the true curve and test log density, over seeds."""
-    split, truth = data_of("spline")
+    split, truth = data_of("spline", outliers=arguments.outliers)
     method = mean_field_by(name.removeprefix(f"{MEAN_FIELD} ")) if name not in METHODS else METHODS[name]
-    grid, curves, model = splines.basis(GRID), [], splines.model
+    grid, curves = splines.basis(GRID), []
+    model = partial(splines.model, outliers=arguments.outliers, prior_scale=arguments.prior_scale)
     size = best_step_size(method, model, (split.x_train, split.y_train), rank, budget)
 
     def evaluate(samples, split):
         curves.append((samples["coefficients"] @ grid.mT).mean(0).tolist())
-        return spline_figures(samples, split, truth)
+        return spline_figures(samples, split, truth, arguments.outliers)
 
     cases = [(split, seed) for seed in range(1, seeds + 1)]
     fits, figures = fit_all(method, model, cases, rank, size, budget, evaluate)
@@ -100,9 +101,9 @@ def ionosphere_row(name, rank, budget, *_):
     return row(name, rank, size, fits, figures, TABLE_3)
 
 
-def leukemia_row(name, rank, budget, seeds, transform):
+def leukemia_row(name, rank, budget, seeds, arguments):
     """Values of several seeds."""
-    split, method, model = data_of("leukemia", transform), METHODS[name], problems.horseshoe
+    split, method, model = data_of("leukemia", arguments.transform), METHODS[name], problems.horseshoe
     size = best_step_size(method, model, (split.x_train, split.y_train), rank, budget.part(0.25))
 
     wrong = []
@@ -126,11 +127,11 @@ def often_wrong(rows):
 
 
 @cache
-def data_of(problem, transform="log"):
+def data_of(problem, transform="log", outliers=splines.OUTLIERS):
     """The problem's data, loaded once."""
     if problem == "leukemia":
         return problems.leukemia_split(transform)
-    return problems.spline_data() if problem == "spline" else problems.ionosphere_folds()
+    return problems.spline_data(outliers=outliers) if problem == "spline" else problems.ionosphere_folds()
 
 
 def classification(coefficients, split, intercept=None):
@@ -139,9 +140,9 @@ def classification(coefficients, split, intercept=None):
     return {"train error %": 100 * train[0], "test error %": 100 * test[0], "test log-likelihood": test[1]}
 
 
-def spline_figures(samples, split, truth):
+def spline_figures(samples, split, truth, outliers=splines.OUTLIERS):
     # The density is that of the test responses, whatever the error is taken to.
-    error, density = problems.evaluate_spline(samples, split.x_test, split.y_test, truth)
+    error, density = problems.evaluate_spline(samples, split.x_test, split.y_test, truth, outliers)
     return {"error to the curve": error, "test log density": density}
 
 
@@ -248,7 +249,8 @@ def stored(path, settings):
         if found.get("settings", settings) != settings:
             raise SystemExit(
                 f"{path} has fits with {found['settings']} (seconds, steps, draws of an estimate, seeds, "
-                f"transformation), and this call has {settings}: pass another --name, or delete the file."
+                f"transformation, on the splines outliers and prior scale), and this call has {settings}: pass another "
+                "--name, or delete the file."
             )
     return {(each["method"], each["rank"]): each for each in rows}
 
@@ -261,6 +263,8 @@ def main(argv=None):
         ranks=option(None, "by default 4, on the splines 0, 1, 2 and 4", type=natural, nargs="+"),
         seeds=option(None, "fits of leukemia and of the splines, by default 10", type=count),
         transform=option("log", "of leukemia's expressions", choices=("log", "arrays", "none")),
+        outliers=option(splines.OUTLIERS, "share of outliers of the splines, also in the model", type=positive),
+        prior_scale=option(1.0, "factor of the prior scale of the splines' coefficients", type=positive),
         methods=option(None, "names of `methods.METHODS`", nargs="+", choices=METHODS, metavar="METHOD"),
         afresh=switch("fit these methods again"), alone=switch("without NUTS and SLANG"),
         name=option("", "added to the name of the file of figures"),
@@ -273,6 +277,8 @@ def main(argv=None):
         without_effect(parser, arguments, ("seeds",), "on ionosphere, which has five folds")
     if problem != "leukemia":
         without_effect(parser, arguments, ("transform",), "except on leukemia")
+    if problem != "spline":
+        without_effect(parser, arguments, ("outliers", "prior_scale"), "except on the splines")
     if problem != "spline" and 0 in (arguments.ranks or ()):
         parser.error("--ranks 0 is for the splines: name the mean field by --methods.")
     steps = None if arguments.seconds else arguments.steps or DEFAULT_STEPS[problem]
@@ -281,13 +287,15 @@ def main(argv=None):
     methods = arguments.methods or {"spline": OF_THE_SPLINES, "leukemia": OF_LEUKEMIA}.get(problem, METHODS)
     ranks, seeds = arguments.ranks or DEFAULT_RANKS[problem], arguments.seeds or 10
     settings = [budget.seconds, budget.steps, budget.particles, seeds, arguments.transform]
+    of_splines = [arguments.outliers, arguments.prior_scale]
+    settings += of_splines if problem == "spline" else []
     path = CACHE / f"{problem}{arguments.name}.json"
     kept = stored(path, settings)
     pyro.set_rng_seed(0)
-    rows = [] if arguments.alone else list(peers())
+    rows = [] if arguments.alone or of_splines != [splines.OUTLIERS, 1.0] else list(peers())  # NUTS has run on these
     for name, rank in pairs(methods, ranks):
         earlier = None if arguments.afresh else kept.get((name, rank))
-        found = earlier or run(name, rank, budget, seeds, arguments.transform)
+        found = earlier or run(name, rank, budget, seeds, arguments)
         rows.append(found | {"settings": settings})
         print({key: cell(value) for key, value in found.items() if key not in HIDDEN}, flush=True)
         others = [row for key, row in kept.items() if key not in {(each["method"], each["rank"]) for each in rows}]

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import pyro
 import torch
@@ -39,13 +39,13 @@ MOST_SIZES = 9  # step sizes that a search tries
 class Method:
     """``guide(model, rank)``, ``optimiser(step size)`` and the step sizes from which the search starts.
 
-    With ``rates``, a step size is a pair, and its second part, for μ, c and d, is searched first.
+    Those of a ``family`` have a pair of step sizes, the second one for μ, c and d, see `rate_of`.
     """
 
     guide: Callable
     optimiser: Callable
     step_sizes: tuple[float, ...]
-    rates: tuple[float, ...] = ()
+    family: str | None = None
 
 
 # ---- guides --------------------------------------------------------------------------------------------------
@@ -83,6 +83,7 @@ def in_entries(**more):
     return {FIXED_RANK: unit, "Stiefel": product, "Grassmann": unit}
 
 
+IN_ENTRIES, AS_IN_THE_PAPER = in_entries(), in_entries(scale_constraint=EitherSign())
 MANIFOLDS = {FIXED_RANK: None, "Stiefel": Stiefel(), "Grassmann": Grassmann()}
 
 
@@ -106,6 +107,7 @@ RULES = {
     "AdaDelta": partial(optim.TorchRiemannianAdaDelta, **TRANSPORTED),
 }
 ADAM_RATE = 0.03
+RATES = (1e-6, 1e-5, 1e-4)  # of plain steps
 
 
 def factor_alone(family, rule, size):
@@ -133,7 +135,6 @@ STEPS = {
 }
 ADAM = learning_rate(optim.RiemannianAdam), ADAPTIVE
 MIXED, PLAIN = ", Adam for μ, c, d", ", SGD for μ, c, d"
-RATES = (1e-6, 1e-5, 1e-4)
 METHODS = {
     MEAN_FIELD: Method(mean_field, learning_rate(pyro.optim.Adam), ADAPTIVE),
     VAFC: Method(vafc, learning_rate(pyro.optim.Adam), ADAPTIVE),
@@ -143,14 +144,14 @@ METHODS = {
         for steps, chosen in STEPS.items()
     },
     **{
-        f"{family} {rule}{rest}": Method(guides[family], partial(factor_alone, family, rule), STEPS[rule][1], rates)
-        for rest, guides, rates in (
-            (MIXED, in_entries(), ()),
-            (PLAIN, in_entries(scale_constraint=EitherSign()), RATES),
-        )
-        for family in guides
+        f"{family} {rule}{MIXED}": Method(IN_ENTRIES[family], partial(factor_alone, family, rule), STEPS[rule][1])
+        for family in ("Stiefel", "Grassmann")
         for rule in RULES
-        if rest == PLAIN or family != FIXED_RANK
+    },
+    **{
+        f"{family} {rule}{PLAIN}": Method(guide, partial(factor_alone, family, rule), STEPS[rule][1], family)
+        for family, guide in AS_IN_THE_PAPER.items()
+        for rule in RULES
     },
     "Grassmann AdaDelta, V ambient": Method(UNIT_SCALE, adadelta, STEPS["AdaDelta"][1]),
     **{f"{family} Adam": Method(guide, *ADAM) for family, guide in FAMILIES.items()},
@@ -243,28 +244,27 @@ def elbo(svi, data, count=500):
     return found if math.isfinite(found) else -math.inf
 
 
+@cache
+def rate_of(family, model, data, rank, budget):
+    """The best rate of plain steps of μ, c and d beside short basic steps of B, for all rules of a family."""
+
+    def optimiser(rate):
+        return factor_alone(family, "basic", (STEPS["basic"][1][0], rate))
+
+    return best_step_size(Method(AS_IN_THE_PAPER[family], optimiser, RATES), model, data, rank, budget)
+
+
 def best_step_size(method, model, data, rank, budget):
-    """The step size with the highest ELBO for the same budget."""
-
-    def elbo_of(size):
-        return fit(method, model, data, rank, size, budget).elbo
-
-    if not method.rates:
-        return highest(method.step_sizes, elbo_of)
-    rate = highest(method.rates, lambda rate: elbo_of((method.step_sizes[0], rate)))
-    return highest(method.step_sizes, lambda size: elbo_of((size, rate))), rate
-
-
-def highest(step_sizes, elbo_of):
-    """The best step size, searched beyond the first ones until it is no edge."""
-    ratio = step_sizes[1] / step_sizes[0]
+    """The step size with the highest ELBO for the same budget, searched beyond the first ones until it is no edge."""
+    rate = method.family and rate_of(method.family, model, data, rank, budget)
+    ratio = method.step_sizes[1] / method.step_sizes[0]
     found = {}
 
     def attempt(size):
         size = float(f"{size:.2g}")
-        found[size] = elbo_of(size)
+        found[size] = fit(method, model, data, rank, (size, rate) if rate else size, budget).elbo
 
-    for size in step_sizes:
+    for size in method.step_sizes:
         attempt(size)
     while len(found) < MOST_SIZES:
         best = max(found, key=found.get)
@@ -276,7 +276,8 @@ def highest(step_sizes, elbo_of):
             attempt(min(found) / ratio)
         else:
             break
-    return max(found, key=found.get)
+    best = max(found, key=found.get)
+    return (best, rate) if rate else best
 
 
 def draws(guide, count=1000):

@@ -53,17 +53,17 @@ def by_case(coefficients, x, y, intercept=None):
 # ---- P-splines with outliers -------------------------------------------------------------------------------
 
 
-def spline_data(points=250):
+def spline_data(points=250, outliers=OUTLIERS):
     """``Split`` of basis and responses, and the true means of the test points."""
-    x, y, mean = simulate(points)
+    x, y, mean = simulate(points, outliers=outliers)
     return Split(basis(x[0]), y[0], basis(x[1]), y[1]), mean[1]
 
 
-def evaluate_spline(samples, x, y, truth=None):
+def evaluate_spline(samples, x, y, truth=None, outliers=OUTLIERS):
     """Root mean squared error of the posterior mean curve (to ``truth``, else to y) and mean log predictive density."""
     mean = samples["coefficients"] @ x.mT
     scale = samples["noise_variance"].sqrt()
-    densities = noise_distribution(mean, scale, torch.full_like(scale, OUTLIERS)).log_prob(y)
+    densities = noise_distribution(mean, scale, torch.full_like(scale, outliers)).log_prob(y)
     log_density = torch.logsumexp(densities, 0) - np.log(len(densities))
     error = (mean.mean(0) - (y if truth is None else truth)).square().mean().sqrt()
     return float(error), float(log_density.mean())

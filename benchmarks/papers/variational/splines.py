@@ -26,7 +26,7 @@ def curve(x):
     return torch.sin(3 * torch.pi * x**2)
 
 
-def simulate(points=250, noise=0.2, outliers=0.1, seed=0):
+def simulate(points=250, noise=0.2, outliers=OUTLIERS, seed=0):
     """Two sets of ``points``, for training and test: x, y and the true mean, each ``(2, points)``."""
     rng = np.random.default_rng(seed)
     x = rng.uniform(size=(2, points))
@@ -77,15 +77,15 @@ def autoregressive_root(variance, persistence):
     return (powers * first * variance.sqrt()).tril()
 
 
-def model(splines, y=None):
+def model(splines, y=None, outliers=OUTLIERS, prior_scale=1.0):
     """Latent: persistence ψ, prior_variance κ², noise_variance σ² and 26 coefficients θ | ψ, κ²."""
     one = torch.ones((), dtype=FLOAT)
     persistence = pyro.sample("persistence", dist.Uniform(-one, one))
-    prior_variance = pyro.sample("prior_variance", dist.Weibull(WEIBULL[1] * one, WEIBULL[0] * one))
+    prior_variance = pyro.sample("prior_variance", dist.Weibull(prior_scale**2 * WEIBULL[1] * one, WEIBULL[0] * one))
     noise_variance = pyro.sample("noise_variance", dist.InverseGamma(*(each * one for each in INVERSE_GAMMA)))
     root = autoregressive_root(prior_variance, persistence)
     prior = dist.MultivariateNormal(torch.zeros(COEFFICIENTS, dtype=FLOAT), scale_tril=root)
     coefficients = pyro.sample("coefficients", prior)
     with pyro.plate("points", len(splines)):
         mean = (splines * coefficients).sum(-1)
-        return pyro.sample("y", noise_distribution(mean, noise_variance.sqrt(), OUTLIERS * one), obs=y)
+        return pyro.sample("y", noise_distribution(mean, noise_variance.sqrt(), outliers * one), obs=y)

@@ -63,7 +63,9 @@ def test_the_search_goes_both_ways_if_all_step_sizes_diverge(monkeypatch, works)
     assert works is None or found == pytest.approx(works, rel=0.3)
 
 
-@pytest.mark.parametrize(("rest", "size", "plain"), [(methods.MIXED, 1e-3, "Adam"), (methods.PLAIN, (1e-3, 1e-4), "SGD")])
+@pytest.mark.parametrize(
+    ("rest", "size", "plain"), [(methods.MIXED, 1e-3, "Adam"), (methods.PLAIN, (1e-3, 1e-4), "SGD")]
+)
 def test_one_rule_for_the_factor_and_another_for_the_rest(rest, size, plain):
     pyro.clear_param_store()
     method = methods.METHODS[f"Stiefel RMSProp{rest}"]
