@@ -40,7 +40,7 @@ def accumulate(
 
 
 def squared_gradient(manifold: Manifold, point: Tensor, gradient: Tensor, kind: SecondMoment) -> Tensor:
-    """Return what RMSProp and AdaDelta square and divide: the gradient of the entries for a transported V, else tangent."""
+    """Return the gradient that RMSProp and AdaDelta square and divide: projected, unless V is transported."""
     return gradient if kind == "transported" else manifold.tangent_projection(point, gradient)
 
 

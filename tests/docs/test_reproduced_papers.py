@@ -10,6 +10,7 @@ from torch.distributions import biject_to
 
 from pyro_manifold import constraints, infer, nn, optim
 from pyro_manifold.infer import autoguide
+from pyro_manifold.manifolds import Stiefel
 
 from .tables import numbers, page, prose, rows
 from .test_quoted_numbers import stands_in
@@ -53,4 +54,5 @@ def test_lines_of_code_are_accepted(line):
     space = {name: getattr(module, name) for module in (infer, autoguide, nn, optim) for name in module.__all__}
     space |= {"train_meta_sampler": signature.bind, "biject_to": biject_to, "constraints": constraints}
     network = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
+    space |= {"Stiefel": Stiefel, "B": torch.eye(4, 2, requires_grad=True)}
     eval(line, {**space, "model": lambda: None, "tasks": [], "network": network, "n": 4})
