@@ -77,7 +77,7 @@ def spline_row(name, rank, budget, seeds, arguments):
     split, truth = data_of("spline", outliers=arguments.outliers)
     method = mean_field_by(name.removeprefix(f"{MEAN_FIELD} ")) if name not in METHODS else METHODS[name]
     grid, curves = splines.basis(GRID), []
-    model = partial(splines.model, outliers=arguments.outliers, prior_scale=arguments.prior_scale)
+    model = spline_model(arguments.outliers, arguments.prior_scale)
     size = best_step_size(method, model, (split.x_train, split.y_train), rank, budget)
 
     def evaluate(samples, split):
@@ -104,8 +104,8 @@ def ionosphere_row(name, rank, budget, *_):
 def leukemia_row(name, rank, budget, seeds, arguments):
     """Values of several seeds."""
     split, method, model = data_of("leukemia", arguments.transform), METHODS[name], problems.horseshoe
-    size = best_step_size(method, model, (split.x_train, split.y_train), rank, budget.part(0.25))
-
+    given = tuple(arguments.sizes or ())
+    size = given or best_step_size(method, model, (split.x_train, split.y_train), rank, budget.part(0.25))
     wrong = []
 
     def evaluate(samples, split):
@@ -124,6 +124,12 @@ def often_wrong(rows):
     for each in (each for each in rows if each.get("wrong")):
         counts = Counter(39 + patient for fit in each["wrong"] for patient in fit)
         print(f"{each['method']}: {[k for k, count in sorted(counts.items()) if 2 * count > len(each['wrong'])]}")
+
+
+@cache
+def spline_model(outliers, prior_scale):
+    """One model for all rows, whose rates are found once."""
+    return partial(splines.model, outliers=outliers, prior_scale=prior_scale)
 
 
 @cache
@@ -217,7 +223,10 @@ OF_LEUKEMIA = [
     for name in METHODS
     if name.removesuffix(PLAIN) in TABLE_4 or name == f"{FIXED_RANK} RMSProp" or name.endswith((MIXED, " Adam"))
 ]
+UNSCALED = [f"{FIXED_RANK} {rule}{PLAIN}" for rule in STEPS]  # steps in W itself
+OF_THE_IONOSPHERE = [name for name in METHODS if name not in UNSCALED]
 OF_THE_SPLINES = [name for name in METHODS if name == VAFC or name.split()[-1] in STEPS or name.endswith(" Adam")]
+BY_DEFAULT = {"spline": OF_THE_SPLINES + UNSCALED, "ionosphere": OF_THE_IONOSPHERE, "leukemia": OF_LEUKEMIA}
 HIDDEN = ("curve", "fitted", "settings", "wrong")
 
 
@@ -265,6 +274,7 @@ def main(argv=None):
         transform=option("log", "of leukemia's expressions", choices=("log", "arrays", "none")),
         outliers=option(splines.OUTLIERS, "share of outliers of the splines, also in the model", type=positive),
         prior_scale=option(1.0, "factor of the prior scale of the splines' coefficients", type=positive),
+        sizes=option(None, "of leukemia's steps, for B and for the rest, without a search", type=positive, nargs=2),
         methods=option(None, "names of `methods.METHODS`", nargs="+", choices=METHODS, metavar="METHOD"),
         afresh=switch("fit these methods again"), alone=switch("without NUTS and SLANG"),
         name=option("", "added to the name of the file of figures"),
@@ -276,7 +286,7 @@ def main(argv=None):
     if problem == "ionosphere":
         without_effect(parser, arguments, ("seeds",), "on ionosphere, which has five folds")
     if problem != "leukemia":
-        without_effect(parser, arguments, ("transform",), "except on leukemia")
+        without_effect(parser, arguments, ("transform", "sizes"), "except on leukemia")
     if problem != "spline":
         without_effect(parser, arguments, ("outliers", "prior_scale"), "except on the splines")
     if problem != "spline" and 0 in (arguments.ranks or ()):
@@ -284,7 +294,7 @@ def main(argv=None):
     steps = None if arguments.seconds else arguments.steps or DEFAULT_STEPS[problem]
     budget = Budget(arguments.seconds or 0.0, steps, arguments.particles or DEFAULT_PARTICLES[problem])
     run, peers = PROBLEMS[problem]
-    methods = arguments.methods or {"spline": OF_THE_SPLINES, "leukemia": OF_LEUKEMIA}.get(problem, METHODS)
+    methods = arguments.methods or BY_DEFAULT[problem]
     ranks, seeds = arguments.ranks or DEFAULT_RANKS[problem], arguments.seeds or 10
     settings = [budget.seconds, budget.steps, budget.particles, seeds, arguments.transform]
     of_splines = [arguments.outliers, arguments.prior_scale]
