@@ -37,7 +37,7 @@ def first_trace(program: Callable[[], Any], run: Run, arguments: Arguments) -> p
 
     Raises:
         ValueError: if the model fails for a known reason, changes the value of a site or an argument in place, or
-            observes NaN or values off a manifold.
+            observes NaN, values off a manifold or a column in place of a vector.
 
     Warns:
         UserWarning: for observed values outside of another support, and for supports that a class declares too wide.
@@ -48,6 +48,7 @@ def first_trace(program: Callable[[], Any], run: Run, arguments: Arguments) -> p
         trace = run(witness(program))
     witness.check_values()
     _check_arguments(before, lambda: run(program))
+    _check_broadcasting(trace)
     outside = off_support(trace, lambda: run(program))
     _check_density(trace, witness, arguments, outside)
     for sentence in [*outside, *too_wide(trace)]:
@@ -96,6 +97,27 @@ def _check_arguments(before: Mapping[str, tuple[Tensor, int | None]], again: Cal
                 f"The model changes its argument {name} in place, so that the data differ between calls: copy it "
                 f"first, {name} = {name}.clone()."
             )
+
+
+def _check_broadcasting(trace: poutine.Trace) -> None:
+    """Raise ValueError for data that are compared with a distribution pairwise, as a column with a vector."""
+    for name, site in trace.nodes.items():
+        if (
+            site["type"] == "sample"
+            and _has_data(site)
+            and torch.is_tensor(site["value"])
+            and hasattr(site["fn"], "shape")
+        ):
+            found, expected = site["value"].shape, site["fn"].shape()
+            try:
+                both = torch.broadcast_shapes(found, expected)
+            except RuntimeError:
+                continue  # an error of the density, which has a sentence
+            if both not in (found, expected):
+                raise ValueError(
+                    f"Site '{name}' is observed with a value of shape {tuple(found)}, expected {tuple(expected)}, the "
+                    "shape of its distribution and plates: each value would count for each entry of the other."
+                )
 
 
 def off_support(trace: poutine.Trace, again: Callable[[], poutine.Trace]) -> list[str]:

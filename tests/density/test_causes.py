@@ -274,6 +274,19 @@ def test_observed_shapes():
     assert "Site 'y' is observed with a value of shape (4,), expected (5,)" in sentence(lambda: run(model))
 
 
+def test_a_column_is_no_vector():
+    """Pyro would compare each value with each entry: 25 terms in place of 5."""
+
+    def model(y):
+        mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", 5):
+            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    expected = "Site 'y' is observed with a value of shape (5, 1), expected (5,)"
+    assert expected in sentence(lambda: run(lambda: model(torch.zeros(5, 1))))
+    run(lambda: model(torch.zeros(1)))  # one value for all rows is one that Pyro broadcasts
+
+
 def test_plates_without_elements():
     def empty():
         with pyro.plate("groups", 0):
