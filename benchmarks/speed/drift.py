@@ -1,6 +1,7 @@
 """A drift of orthonormal matrices beside the operations of its exact forms, at the rate of matrix products.
 
     python -m benchmarks.speed.drift
+    python -m benchmarks.speed.drift --geodesics    Cayley rotations beside geodesics in place of that
 
 The Cayley rotation Q = (I - W t/2)⁻¹ (I + W t/2) of X and r, with W = rXᵀ - Xrᵀ, one matrix, one thread. Operations
 (additions and multiplications; a factorisation of m×m has 2/3 m³, a solution with k columns 2 m² k) of
@@ -15,19 +16,33 @@ rate of a product of 1024×1024 matrices, measured in the same run. The last col
 of a system with as many columns as rows takes, of the size that the form has, and its rate; and four products of such
 matrices, with which (I + N) (I + N²) (I + N⁴) is (I - N)⁻¹ up to ‖N‖⁸, which is rounding in float32 if ‖N‖ ≤ 0.1. Times
 are the fastest of several calls, in processor time.
+
+With ``--geodesics`` a row has one drift by torch, and one whole step in native code of one chain, on a matrix Langevin
+distribution (`benchmarks.speed.tall`), by the rotation of OHMC and by the geodesic of GHMC. The two take turns; times
+are the median of the fastest of each turn.
 """
 
+import os
 import time
+import warnings
+from statistics import median
 
 import torch
 
+from benchmarks.speed.tall import langevin, seconds_of_a_step
 from benchmarks.study import read, switch
 from benchmarks.tables import formatted, show
 from benchmarks.timing import best_time
-from pyro_manifold.manifolds import Stiefel, cayley_flow, cayley_flow_by_rows
+from pyro_manifold.infer import GHMC, OHMC
+from pyro_manifold.manifolds import Stiefel, cayley_flow, cayley_flow_by_rows, geodesic_flow
 
 SHAPES = ((784, 300), (300, 300), (400, 300), (784, 40), (1000, 10))
 SIZE, TIME, SECONDS = 1024, 1e-2, 1.0
+COMPARED, TURNS = ((3, 2), (10, 10), (1000, 10), (50, 50), (1000, 50)), 3
+HEADINGS_OF_GEODESICS = (
+    *("matrix", "cayley_flow, ms", "geodesic_flow, ms", "ratio"),
+    *("step of OHMC, native, ms", "step of GHMC, native, ms", "ratio"),
+)
 HEADINGS = (
     *("matrix", "2p×2p, Mflop", "n×n, Mflop", "p×p, Mflop", "2p×2p, ms", "n×n, ms", "cayley_flow, ms"),
     *("at the rate of products, ms", "ratio", "its solution, ms", "Gflop/s", "four products, ms"),
@@ -94,9 +109,30 @@ def rows(shapes, seconds):
         yield [f"V({n},{p})", *counts, *formatted(".3f .3f .3f .3f .2f .3f .0f .3f", *figures)]
 
 
+def rows_of_geodesics(shapes, seconds):
+    """A row of `HEADINGS_OF_GEODESICS` for each shape."""
+    for n, p in shapes:
+        moving, problem = (*point_and_tangent(n, p), TIME), langevin(n, p)
+        drifts = [
+            [milliseconds(f, *moving, seconds=seconds) for f in (cayley_flow, geodesic_flow)] for _ in range(TURNS)
+        ]
+        native = {"chains": 1, "native": True, "seconds": seconds}
+        steps = [[1e3 * seconds_of_a_step(problem, kernel=k, **native) for k in (OHMC, GHMC)] for _ in range(TURNS)]
+        (cayley, geodesic), (ohmc, ghmc) = (map(median, zip(*times, strict=True)) for times in (drifts, steps))
+        cells = formatted(".4f .4f .1f .4f .4f .1f", cayley, geodesic, geodesic / cayley, ohmc, ghmc, ghmc / ohmc)
+        yield [f"V({n},{p})", *("–" if cell == "nan" else cell for cell in cells)]
+
+
 def main(argv=None):
-    arguments = read(__doc__, argv, short=switch("small matrices, to see that it runs"))
+    arguments = read(
+        __doc__, argv, short=switch("small matrices, to see that it runs"), geodesics=switch("beside rotations")
+    )  # fmt: skip
     seconds, shapes = (0.01, ((20, 5), (8, 6), (6, 6))) if arguments.short else (SECONDS, SHAPES)
+    if arguments.geodesics:
+        warnings.filterwarnings("ignore")
+        os.environ["PYRO_MANIFOLD_NATIVE"] = "1"
+        show(HEADINGS_OF_GEODESICS, rows_of_geodesics(shapes if arguments.short else COMPARED, seconds / TURNS))
+        return
     for dtype in (torch.float32, torch.float64):
         torch.set_default_dtype(dtype)
         torch.manual_seed(0)

@@ -60,11 +60,11 @@ def processor_time(function, seconds):
     return best_time(function, seconds, time.process_time)
 
 
-def seconds_of_a_step(problem, chains, native, column_masses=False, seconds=SECONDS):
+def seconds_of_a_step(problem, chains, native, column_masses=False, seconds=SECONDS, kernel=OHMC):
     """Processor time of a step of one chain: trajectories of many steps beside those of one."""
     pyro.set_rng_seed(0)
     fixed = {"step_size": 0.05 / problem.shape[0] ** 0.5, "num_steps": 1, "column_masses": column_masses}
-    run = OHMC(problem.pyro_model, adapt_step_size=False, adapt_mass_matrix=False, **fixed).prepare(chains, 0, None)
+    run = kernel(problem.pyro_model, adapt_step_size=False, adapt_mass_matrix=False, **fixed).prepare(chains, 0, None)
     move, settings = run.transitions[-1], run.tuning.settings(1)
     if native:
         run.policy.make(run.state)

@@ -38,6 +38,7 @@ COMMANDS = {
     "accuracy.networks.priors --only iris --gains auto --scales 4 --seeds 1 --draws 20 --warmup 20": (),
     "accuracy.pathfinder --only dugongs --seeds 0 --draws 20": (),
     "speed.drift --short": (),
+    "speed.drift --geodesics --short": (),
     "speed.expansions --shape 3 2": ("jax",),
     "speed.gradients 2 --problem 'entries near 1 or 2, V(2,2)'": ("numpyro",),
     "speed.msd.step_profile 2": (),
@@ -65,8 +66,8 @@ COMMANDS = {
 }
 """Each script as one may run it, small, and packages without which it does not."""
 IN_C = ("speed.gradients", "speed.native", "speed.native_kernels", "speed.normaliser")
-SHORT = ("accuracy.guides.recovery", "speed.drift")
-"""Scripts that `make test` runs; `make test-all` runs all."""
+SHORT = ("accuracy.guides.recovery", "speed.drift --short")
+"""Beginnings of the commands that `make test` runs; `make test-all` runs all."""
 
 
 def marks(command):
@@ -74,7 +75,7 @@ def marks(command):
     yield needs(*COMMANDS[command])
     if name in IN_C:
         yield native_code
-    if name not in SHORT:
+    if not command.startswith(SHORT):
         yield pytest.mark.long
 
 

@@ -22,7 +22,7 @@ SMALL = {
     "ohmc.figures": "--small",
     "ohmc.low_rank_network": "--small",
     "ohmc.mnist": "--small --paper --seeds 1",
-    "ohmc.noisy_matrix": "--small",
+    "ohmc.noisy_matrix": "--small --steps 2",
     "ohmc.paper_tables": "--small",
     "ohmc.ratings": "--small",
     "ohmc.vgg": "",
