@@ -191,18 +191,27 @@ def _shapes(error: Exception, witness: SiteRecorder) -> str | None:
     """Describe a mismatch of shapes between an observed value and its distribution; None if there is none."""
     if not isinstance(error, RuntimeError):
         return None
-    site: Any
-    for name, (site, _) in witness.sites.items():
-        if site["is_observed"] and hasattr(site["fn"], "shape"):
-            expected, found = tuple(site["fn"].shape()), tuple(site["value"].shape)
-            try:
-                broadcast_shapes(expected, found)
-            except ValueError:
-                return (
-                    f"Site '{name}' is observed with a value of shape {found}, expected {expected}, the shape of its "
-                    "distribution and plates."
-                )
-    return None
+    observed = ((name, site) for name, (site, _) in witness.sites.items() if site["is_observed"])
+    return next((sentence for name, site in observed if (sentence := wrong_shape(name, site))), None)
+
+
+def wrong_shape(name: str, site: Mapping[str, Any]) -> str | None:
+    """Return a sentence if an observed value has another shape than its distribution; None if one of them is repeated.
+
+    A column and a vector have a common shape, in which each value would count for each entry of the other.
+    """
+    if not hasattr(site["fn"], "shape"):
+        return None
+    expected, found = tuple(site["fn"].shape()), tuple(torch.as_tensor(site["value"]).shape)
+    try:
+        if tuple(broadcast_shapes(expected, found)) in (expected, found):
+            return None
+    except ValueError:
+        pass
+    return (
+        f"Site '{name}' is observed with a value of shape {found}, expected {expected}, the shape of its distribution "
+        "and plates."
+    )
 
 
 def wrong_parameters(distribution: Any) -> str | None:

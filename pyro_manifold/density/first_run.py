@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
-from pyro_manifold.density.causes import Arguments, ModelError, SiteRecorder, explained, version
+from pyro_manifold.density.causes import Arguments, ModelError, SiteRecorder, explained, version, wrong_shape
 from pyro_manifold.density.distribution_parts import parts
 from pyro_manifold.density.own_supports import too_wide
 from pyro_manifold.density.sites import is_deterministic
@@ -48,7 +48,7 @@ def first_trace(program: Callable[[], Any], run: Run, arguments: Arguments) -> p
         trace = run(witness(program))
     witness.check_values()
     _check_arguments(before, lambda: run(program))
-    _check_broadcasting(trace)
+    _check_shapes(trace)
     outside = off_support(trace, lambda: run(program))
     _check_density(trace, witness, arguments, outside)
     for sentence in [*outside, *too_wide(trace)]:
@@ -99,25 +99,11 @@ def _check_arguments(before: Mapping[str, tuple[Tensor, int | None]], again: Cal
             )
 
 
-def _check_broadcasting(trace: poutine.Trace) -> None:
-    """Raise ValueError for data that are compared with a distribution pairwise, as a column with a vector."""
+def _check_shapes(trace: poutine.Trace) -> None:
+    """Raise ValueError for data of another shape than their distribution, as a column for a vector."""
     for name, site in trace.nodes.items():
-        if (
-            site["type"] == "sample"
-            and _has_data(site)
-            and torch.is_tensor(site["value"])
-            and hasattr(site["fn"], "shape")
-        ):
-            found, expected = site["value"].shape, site["fn"].shape()
-            try:
-                both = torch.broadcast_shapes(found, expected)
-            except RuntimeError:
-                continue  # an error of the density, which has a sentence
-            if both not in (found, expected):
-                raise ValueError(
-                    f"Site '{name}' is observed with a value of shape {tuple(found)}, expected {tuple(expected)}, the "
-                    "shape of its distribution and plates: each value would count for each entry of the other."
-                )
+        if site["type"] == "sample" and _has_data(site) and (sentence := wrong_shape(name, site)):
+            raise ValueError(sentence)
 
 
 def off_support(trace: poutine.Trace, again: Callable[[], poutine.Trace]) -> list[str]:
