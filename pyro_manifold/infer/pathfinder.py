@@ -321,7 +321,8 @@ def same_mode(points: Points[Block], centres: Tensor) -> Tensor:
 def _plausible_bound(gaussian: LocalGaussian, random: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return the bound of each path and its standard error; -inf where energies are no more than rounding errors."""
     bound, error = gaussian.bound(random, _COMPARED)
-    return torch.where(error < _implausible(gaussian.points), bound, -torch.inf), error
+    absurd = error.isfinite() & (error > _implausible(gaussian.points))
+    return torch.where(absurd, -torch.inf, bound), error
 
 
 def _is_plausible(energy: Tensor, points: Points[Block]) -> Tensor:

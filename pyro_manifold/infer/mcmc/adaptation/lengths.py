@@ -148,6 +148,7 @@ class LengthChoice(Saved):
         Between successive windows masses change little, and with few chains the transitions of both are needed.
         """
         self._file()
+        self._last = None, self._example  # which would keep a state after warm-up
         self._window, self._window_before = Transitions(self._example), self._window
         self._along, self._along_before = Transitions(self._example[:, -2:]), self._along
         found = self._next_direction.find()
@@ -217,6 +218,10 @@ class LengthChoice(Saved):
         """Return the mutable state, with all transitions filed."""
         self._file()
         return super().state_dict()
+
+    def load_state_dict(self, saved: dict[str, Serialisable]) -> None:
+        super().load_state_dict(saved)
+        self._pending.clear()
 
     def choose(self) -> None:
         """Set the mean length to the candidate of least cost, by the transitions so far."""
