@@ -132,14 +132,14 @@ class LocalGaussian:
         changes = self.points.tangent(at, ahead - behind).view(count, chains, size).permute(1, 2, 0)
         return changes / (2 * steps.unsqueeze(1))
 
-    def draws_and_bound(self, random: torch.Generator, count: int = _DRAWS) -> tuple[Tensor, Tensor]:
+    def draws_and_bound(self, random: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return a draw of each chain, ``(chains, coordinates)``, and a bound of the log probability around x.
 
         The bound, ``(chains,)``, is an estimate of E log p - E log q from a few draws, for q restricted to where p is
         positive, which adds the log of that share; -inf if it is not known. The draw returned is that with the greatest
         ratio p / q.
         """
-        draws, _, weights = self.draws(count, random)
+        draws, _, weights = self.draws(_DRAWS, random)
         bound, _ = _bound(weights)
         return draws[weights.argmax(0), torch.arange(len(bound), device=bound.device)], bound
 
